@@ -1,0 +1,10 @@
+# Run as a test: cmake -DLOG=<prefix> -P this. Prints every sanitizer report and fails if there is one.
+file(GLOB reports "${LOG}.*")
+foreach(report IN LISTS reports)
+	file(READ ${report} text)
+	message("${report}:\n${text}")
+endforeach()
+list(LENGTH reports count)
+if(count)
+	message(FATAL_ERROR "${count} sanitizer report(s), printed above")
+endif()
