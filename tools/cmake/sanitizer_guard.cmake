@@ -1,8 +1,8 @@
 # A sanitizer report fails the test run even where the test itself passes.
 #
 # Criterion runs each test in a child and ignores LeakSanitizer's exit status, so every report goes
-# to <build>/san.PID and one test, ordered after all others, fails if there is any. The environment
-# is set by a file that ctest reads at its start, so that a plain `ctest` has it as well as a preset.
+# to <build>/san.PID and one test, ordered after all others, fails if there is any. A file that
+# ctest reads at its start sets the environment, so that a plain `ctest` has it as well as a preset.
 if(NOT SANITIZE)
 	return()
 endif()

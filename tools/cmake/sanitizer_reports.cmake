@@ -1,4 +1,4 @@
-# Run as a test: cmake -DLOG=<prefix> -P this. Prints every sanitizer report and fails if there is one.
+# Run as a test: cmake -DLOG=<prefix> -P this. Prints every sanitizer report, fails if there is one.
 file(GLOB reports "${LOG}.*")
 foreach(report IN LISTS reports)
 	file(READ ${report} text)
