@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * control.h - one TCP connection per pair of processes, shared by all their comms.
+ *
+ * Knows framing, HELLO, secrets, versions and reconnecting addresses; knows no comm. All sockets
+ * are non-blocking and belong to the plugin thread; peer_send() only queues and wakes it. Whoever
+ * connects must present the secret of a live listen within 5 s and 1 KiB; at most 64 such
+ * connections wait at a time. Garbage gets one rate-limited line and is closed.
+ *
+ * A process may be its own peer (the dialing and the accepting end are then two peers).
+ */
+#ifndef RAILYARD_CONTROL_H
+#define RAILYARD_CONTROL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "wire.h"
+
+struct peer; /* refcounted; the connection lives until the last control_stop() */
+
+enum peer_state { PEER_DIALING, PEER_UP, PEER_FAILED };
+
+/*
+ * What the upper layer does with messages. Both run on the plugin thread, without any lock held.
+ * `body` is only valid during the call. on_down: the connection is lost or refused; why = one line.
+ */
+struct control_handler {
+	void (*on_message)(struct peer *peer, uint16_t type, uint64_t target, const uint8_t *body,
+			   size_t bytes);
+	void (*on_down)(struct peer *peer, const char *why);
+};
+
+/*
+ * control_start - open the process's listener on the control interface (NCCL_SOCKET_IFNAME and
+ * NCCL_SOCKET_FAMILY as NCCL means them, else the first usable one), start serving. Refcounted.
+ * Returns 0 or -errno (one line logged).
+ */
+int control_start(const struct control_handler *handler);
+void control_stop(void); /* last one: BYE to all, close, forget all peers */
+
+/* control_listen - make a secret and fill the handle for it; control_unlisten forgets the secret. */
+int control_listen(struct wire_handle *handle);
+void control_unlisten(uint64_t listen_id);
+/* control_secret_listen - which listen has this secret? 0 and *listen_id, or -ENOENT. Constant time compare. */
+int control_secret_listen(const uint8_t secret[WIRE_SECRET_BYTES], uint64_t *listen_id);
+
+/*
+ * peer_get - the peer that a handle names: the existing connection, or a new one being dialed
+ * (over each address of the handle in turn, until `deadline` of RAILYARD_CONNECT_TIMEOUT).
+ */
+int peer_get(const struct wire_handle *handle, struct peer **out);
+void peer_hold(struct peer *peer);
+void peer_put(struct peer *peer);
+enum peer_state peer_state(const struct peer *peer);
+/* peer_name - "host (pid N, address)" for log lines; never NULL. */
+const char *peer_name(const struct peer *peer);
+
+/* peer_send - queue one message; never blocks. Any thread. Returns 0, -ENOTCONN, -ENOBUFS (over 16 MiB queued). */
+int peer_send(struct peer *peer, uint16_t type, uint64_t target, const void *body, size_t bytes);
+
+/* A pointer for the upper layer's per-peer state, set once on first use. */
+void **peer_data(struct peer *peer);
+
+/* peer_each - run fn for every live peer, on the caller's thread under the table's lock: fn must only read or peer_send(). */
+void peer_each(void (*fn)(struct peer *peer, void *arg), void *arg);
+
+#endif

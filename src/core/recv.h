@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * recv.h - the receiver half of a comm: announcing buffers, taking pieces, re-posting receive WRs.
+ *
+ * Life of a receive here: core_recv_post() takes n slots, fills their records in the staging ring
+ * and says on which lane to RDMA-write them; core_recv_imm() takes each arrived immediate;
+ * core_recv_done() says when all members are in; core_recv_release() frees the slots.
+ *
+ * Invariants: slots are given out in sequence order; a piece is counted once; an immediate of
+ * another slot generation changes nothing; a record's place is used again only after its message
+ * is done (so the peer has read it).
+ */
+#ifndef RAILYARD_CORE_RECV_H
+#define RAILYARD_CORE_RECV_H
+
+#include "core.h"
+
+enum core_slot_state { SLOT_FREE, SLOT_OPEN, SLOT_DONE };
+
+struct core_recv_slot {
+	uint64_t seq;
+	uint64_t bits[CORE_PIECES_MAX / 64];
+	uint32_t bytes;   /* arrived */
+	uint32_t size;    /* of the buffer */
+	uint16_t count;   /* pieces; 0 = not known yet */
+	uint16_t got;
+	uint8_t state;    /* enum core_slot_state */
+	uint8_t n;        /* members of its irecv (first member's slot only) */
+	uint8_t reserved[2];
+};
+_Static_assert(sizeof(struct core_recv_slot) == 56, "bitmap and counts of a slot");
+
+struct core_recv_lane {
+	uint8_t state; /* enum core_lane_state */
+	uint8_t port;
+	uint8_t remote;
+	uint8_t reserved;
+	uint32_t generation;
+	uint16_t posted;    /* receive WRs ever posted, mod 2^16 */
+	uint16_t announced; /* the count that the peer has been told last */
+	uint16_t taken;     /* consumed and not posted again yet */
+	uint16_t sq_used;   /* announcement writes since the last completed one */
+	uint16_t unsignaled;
+	uint16_t reserved1;
+	uint64_t total_bytes;
+	uint64_t total_pieces;
+};
+
+struct core_recv {
+	struct core_cts *staging;          /* [CORE_RING_RECORDS], what is RDMA-written; caller's, zeroed */
+	const struct core_sizes *sizes;    /* [CORE_SLOTS], written by the peer's NIC; caller's, zeroed */
+	uint64_t next;         /* sequence of the next message */
+	uint64_t active;       /* bit per lane that may carry announcements */
+	uint32_t epoch;
+	uint8_t cts_lane;
+	bool credit_busy;      /* a credit record is on its way */
+	uint8_t credit_block;
+	uint64_t stale_imms;   /* immediates of another slot generation, dropped */
+	struct core_config cfg;
+	struct core_recv_slot slot[CORE_SLOTS];
+	struct core_recv_lane lane[CORE_LANES_MAX];
+};
+
+/* One RDMA write of staging records: `n` records from `first` on (it wraps at CORE_SLOTS: then two WRs). */
+struct core_announce {
+	uint32_t lane;
+	uint32_t first;
+	uint32_t n;
+	bool signaled; /* complete it, and tell core_recv_announced() */
+	bool credit;   /* a credit record */
+};
+
+int core_recv_init(struct core_recv *c, const struct core_config *cfg, struct core_cts *staging,
+		   const struct core_sizes *sizes);
+void core_recv_lane_open(struct core_recv *c, uint32_t i, uint32_t generation, uint16_t posted);
+void core_recv_lane_state(struct core_recv *c, uint32_t i, enum core_lane_state state);
+
+/* One member of an irecv. */
+struct core_recv_buffer {
+	uint64_t addr;
+	uint32_t size;
+	uint32_t tag;
+	uint32_t mr_id;
+};
+
+/*
+ * core_recv_post - take n slots, fill their records, say where to write them. *slot is the first.
+ * Returns 0; -EAGAIN: slots in use, no live lane, or the send queue is full.
+ */
+int core_recv_post(struct core_recv *c, uint32_t n, const struct core_recv_buffer *buffers,
+		   uint32_t *slot, struct core_announce *out);
+
+/*
+ * core_recv_imm - an immediate arrived on a lane with `bytes` of payload.
+ * Returns 0; -ESTALE: another generation, counted and dropped; -EPROTO: impossible (index, count,
+ * more bytes than the buffer, a piece twice): the comm must fail.
+ */
+int core_recv_imm(struct core_recv *c, uint32_t lane, uint32_t imm, uint32_t bytes);
+
+/* core_recv_announced - a signaled announcement on a lane has completed. */
+void core_recv_announced(struct core_recv *c, uint32_t lane, bool credit);
+
+/* core_recv_done - are all members of the receive that starts at `slot` in? */
+bool core_recv_done(const struct core_recv *c, uint32_t slot);
+
+/* core_recv_size - bytes that arrived for member `i` of the receive at `slot`. */
+uint32_t core_recv_size(const struct core_recv *c, uint32_t slot, uint32_t i);
+
+void core_recv_release(struct core_recv *c, uint32_t slot);
+
+/*
+ * core_recv_refill - receive WRs to post on a lane now: 0 or CORE_RQ_BATCH. The caller posts them
+ * and then calls core_recv_refilled().
+ */
+static inline uint32_t core_recv_refill(const struct core_recv *c, uint32_t lane)
+{
+	return c->lane[lane].taken >= CORE_RQ_BATCH ? CORE_RQ_BATCH : 0;
+}
+
+void core_recv_refilled(struct core_recv *c, uint32_t lane, uint32_t n);
+
+/* core_recv_credit - is a credit record due (many pieces came, no irecv told the new counts)? */
+bool core_recv_credit(struct core_recv *c, struct core_announce *out);
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * send.h - the sender half of a comm: matching, the plan, credits, windows, completion.
+ *
+ * Life of a message here: core_send_match() finds the record that an isend fits, core_send_start()
+ * takes it and cuts the message, core_send_next() hands out its pieces one by one as lanes have
+ * room, core_send_complete() takes the lane's completions, core_send_done() says when all pieces
+ * are in, core_send_release() frees the slot.
+ *
+ * Invariants: a piece is handed out once; never more pieces on a lane than the receiver has posted
+ * receive WRs for; never more WRs than the send queue holds; a record is used once, in the order
+ * of groups, inside a group by tag.
+ *
+ * The plan. One lane, or a small message: one piece on the best lane. Equal lanes with room: one
+ * equal piece per home port. Else: finer pieces, assigned late, each to the lane with the earliest
+ * expected finish among those with room in their window.
+ */
+#ifndef RAILYARD_CORE_SEND_H
+#define RAILYARD_CORE_SEND_H
+
+#include "core.h"
+
+enum core_msg_state { MSG_FREE, MSG_HELD, MSG_OPEN };
+
+/* One message, by slot. */
+struct core_msg {
+	uint64_t seq;
+	uint64_t addr;        /* remote */
+	uint32_t size;        /* bytes after clipping */
+	uint32_t piece_bytes; /* all but the last piece */
+	uint32_t mr_id;
+	uint16_t count;       /* pieces */
+	uint16_t next;        /* first piece not handed out */
+	uint16_t done;        /* pieces completed */
+	uint8_t state;        /* enum core_msg_state */
+	uint8_t plan;         /* enum core_plan */
+	uint8_t group_n;      /* members of its irecv */
+	uint8_t group_index;
+	uint8_t lane0;        /* equal plan: lane of piece 0 */
+	uint8_t reserved[21];
+};
+_Static_assert(sizeof(struct core_msg) == 64, "one message, one cache line");
+
+enum core_plan { PLAN_ONE, PLAN_EQUAL, PLAN_LATE };
+
+/* One unit in flight on a lane: a piece, or a whole group. */
+struct core_unit {
+	uint32_t bytes;
+	uint16_t piece;
+	uint8_t slot;
+	uint8_t wrs;   /* send WRs it took; bit 7: a group from `slot`, `piece` members */
+};
+
+struct core_lane {
+	uint8_t state; /* enum core_lane_state */
+	uint8_t port;
+	uint8_t remote;
+	uint8_t timed;          /* 1: `last_ns` counts (a measured piece is in flight) */
+	uint32_t generation;
+	uint32_t inflight_bytes;
+	uint32_t cost_ns;       /* ns per CORE_COST_UNIT bytes, measured on busy time; never 0 */
+	uint32_t cost_eff_ns;   /* the same with pressure taken off */
+	uint32_t window_bytes;
+	uint32_t samples;       /* measurements taken, saturating */
+	uint32_t reserved0;
+	uint16_t posted;        /* units ever posted, mod 2^16: receive WRs used up */
+	uint16_t credit;        /* receive WRs ever announced, mod 2^16 */
+	uint16_t sq_used;       /* send WRs in flight */
+	uint8_t head;           /* place in ring[] of the next unit */
+	uint8_t tail;           /* place of the oldest unit in flight */
+	uint64_t last_ns;       /* until when busy time is accounted for */
+	uint64_t acc_ns;        /* busy time and bytes since the last measurement */
+	uint64_t acc_bytes;
+	uint64_t post_ns;       /* last measured post */
+	uint64_t paced_ns;      /* a pressed lane gets no new piece while this is far ahead */
+	uint64_t total_bytes;   /* completed, for reports */
+	uint64_t total_units;
+	struct core_unit ring[CORE_WR_RING];
+};
+
+struct core_send {
+	const struct core_cts *ring; /* [CORE_RING_RECORDS], written by the peer's NIC */
+	uint64_t head;        /* sequence of the first member of the group being matched */
+	uint32_t matched;     /* bit per member of that group */
+	uint32_t held;        /* members matched but waiting for the whole group */
+	uint64_t newest;      /* sequence of the newest record taken; UINT64_MAX = none */
+	uint64_t active;      /* bit per lane that may get pieces */
+	uint32_t epoch;       /* of the signals that `active` was made from */
+	bool equal;           /* lanes are alike: equal plan */
+	uint8_t best;         /* lane of small messages */
+	uint8_t spread;       /* lane rotation of the equal plan */
+	uint8_t lanes_per_port;
+	uint32_t window_us;
+	uint64_t rate_sum;    /* bytes per ms of the active lanes */
+	uint64_t queued_bytes;   /* matched but not handed out */
+	uint64_t inflight_bytes; /* of all lanes */
+	uint64_t busy_ports;  /* bit per local port with units in flight: where to poll */
+	uint32_t port_units[CORE_PORTS_MAX];
+	uint32_t q_head, q_tail; /* free-running places in queue[] */
+	uint8_t queue[CORE_SLOTS]; /* slots with pieces to hand out */
+	struct core_config cfg;
+	struct core_msg msg[CORE_SLOTS];
+	struct core_lane lane[CORE_LANES_MAX]; /* [cfg.lane_count] in use */
+};
+
+/* One thing to post. For a group: `group_n` members from `slot` on, one WRITE each, then the sizes record with the immediate. */
+struct core_post {
+	uint32_t lane;
+	uint32_t slot;
+	uint32_t unit;     /* place in the lane's ring: goes into the wr_id */
+	uint32_t group_n;  /* 0: a piece */
+	uint64_t addr;     /* remote, of the piece */
+	uint32_t mr_id;
+	uint32_t offset;   /* into the message */
+	uint32_t bytes;
+	uint32_t imm;
+	bool split_imm;    /* WRITE, then a WRITE_WITH_IMM of 0 bytes (of the sizes record if `sizes`) */
+	bool sizes;        /* piece 0 of a split_imm message: carry the sizes record */
+};
+
+/* core_send_init - set up in the caller's memory. `ring` must be zeroed before the peer may write it.
+ * Returns 0; -EINVAL for counts out of bounds. */
+int core_send_init(struct core_send *c, const struct core_config *cfg, const struct core_cts *ring);
+
+/* core_send_lane_open - lane `i` is connected in `generation`, with `credit` receive WRs posted. */
+void core_send_lane_open(struct core_send *c, uint32_t i, uint32_t generation, uint16_t credit);
+
+/* core_send_lane_state - recovery's verdict on a lane. */
+void core_send_lane_state(struct core_send *c, uint32_t i, enum core_lane_state state);
+
+/*
+ * core_send_match - find the record for an isend with this tag; changes nothing.
+ * *rec is the record (valid until core_send_start()), *seq its message sequence.
+ * Returns 0; -EAGAIN: not announced yet, no member with this tag, or the slot is still in use;
+ * -EPROTO: the peer wrote nonsense (the comm must fail).
+ */
+int core_send_match(const struct core_send *c, uint32_t tag, const struct core_cts **rec,
+		    uint64_t *seq);
+
+/*
+ * core_send_start - take the record: open the message and cut it. Returns its slot.
+ * @size: bytes of the isend (clipped to the record's)
+ * @now_ns: needed when the message is not small and there are several lanes; else may be 0
+ */
+uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64_t seq,
+			 uint32_t size, uint64_t now_ns);
+
+/* core_send_next - the next thing to post; false when nothing can be posted now. */
+bool core_send_next(struct core_send *c, uint64_t now_ns, struct core_post *out);
+
+/*
+ * core_send_complete - a success completion of `unit` on a lane; RC completes in order, so all
+ * units before it are done too. Returns 0; -ESTALE: another generation or not in flight (ignored).
+ */
+int core_send_complete(struct core_send *c, uint32_t lane, uint32_t generation, uint32_t unit,
+		       uint64_t now_ns);
+
+/* core_send_wants_clock - does the next start/complete need a real `now_ns`? */
+static inline bool core_send_wants_clock(const struct core_send *c)
+{
+	return c->cfg.lane_count > 1;
+}
+
+static inline bool core_send_done(const struct core_send *c, uint32_t slot)
+{
+	const struct core_msg *m = &c->msg[slot];
+
+	return m->done == m->count;
+}
+
+static inline void core_send_release(struct core_send *c, uint32_t slot)
+{
+	c->msg[slot].state = MSG_FREE;
+}
+
+/* core_send_signal - take the ports' words anew (the epoch changed, or pressure's phase came). */
+void core_send_signal(struct core_send *c, uint64_t now_ns);
+
+/* core_send_deadline_ns - when core_send_next() may have something without an event; UINT64_MAX = never. */
+uint64_t core_send_deadline_ns(const struct core_send *c);
+
+#endif

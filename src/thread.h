@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * thread.h - the plugin thread (an epoll loop with timers) and the workers (one per RDMA device).
+ *
+ * Every thread made here: signals blocked, CPU affinity reset to all CPUs, named ("ry-plugin",
+ * "ry-DEV"), joined at the last stop. The plugin thread never makes a slow verbs command: those are
+ * jobs of the device's worker. Sleeping when idle: no timer set, no wake-up.
+ */
+#ifndef RAILYARD_THREAD_H
+#define RAILYARD_THREAD_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A descriptor watched by the plugin thread. `fn` runs there. */
+struct watch {
+	int fd;
+	void (*fn)(struct watch *w, uint32_t epoll_events);
+};
+
+/* A timer of the plugin thread: `fn` runs there once `at_ns` has come and returns the next time (UINT64_MAX = off). */
+struct timer {
+	uint64_t at_ns;
+	uint64_t (*fn)(struct timer *t, uint64_t now_ns);
+	struct timer *next;
+};
+
+/* plugin_thread_start/stop - refcounted. start returns 0 or -errno. stop joins at the last user. */
+int plugin_thread_start(void);
+void plugin_thread_stop(void);
+bool plugin_thread_is_self(void);
+
+/* From any thread. watch_del returns only when fn is not running (unless called from the plugin thread). */
+int watch_add(struct watch *w, uint32_t epoll_events);
+int watch_mod(struct watch *w, uint32_t epoll_events);
+void watch_del(struct watch *w);
+void timer_set(struct timer *t, uint64_t at_ns); /* adds it if new; earlier or later both work */
+void timer_del(struct timer *t);
+
+/* A slow job for a worker. `fn` runs on the worker; then `done` becomes 1 (release order). */
+struct job {
+	int (*fn)(struct job *job);
+	int result;      /* what fn returned; valid once done */
+	uint32_t done;   /* read with job_done() */
+	struct job *next;
+};
+
+struct worker {
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	struct job *head, *tail;
+	bool started, stop;
+	char name[16];
+};
+
+int worker_start(struct worker *w, const char *name);
+void worker_stop(struct worker *w); /* finishes what is queued, joins */
+void worker_submit(struct worker *w, struct job *job);
+
+static inline bool job_done(const struct job *job)
+{
+	return __atomic_load_n(&job->done, __ATOMIC_ACQUIRE) != 0;
+}
+
+#endif

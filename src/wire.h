@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * wire.h - the control messages between two processes: structs, encoding, decoding.
+ *
+ * The only parser of a peer's bytes. Pure: no I/O, no allocation. Every length and count is
+ * checked here, every index against its limit; what an index means is checked by who uses it.
+ *
+ * Frame: u32 length of the body, u16 type, u16 reserved, u64 target (the receiver's id of the comm
+ * or listen it is about, 0 = the process), body. All little-endian, fixed width. A newer minor
+ * version may append to a body: a longer body than known is accepted, a shorter one is not.
+ */
+#ifndef RAILYARD_WIRE_H
+#define RAILYARD_WIRE_H
+
+#include <stdint.h>
+#include <stddef.h>
+
+#include "core/core.h"
+
+enum {
+	WIRE_VERSION_MIN = 1,
+	WIRE_VERSION_MAX = 1,
+	WIRE_FRAME_BYTES = 16,
+	WIRE_BODY_MAX = 16384,
+	WIRE_HELLO_MAX = 1024, /* an unauthenticated peer may send no more */
+	WIRE_SECRET_BYTES = 16,
+	WIRE_ADDRS = 2,
+	WIRE_NAME_BYTES = 64
+};
+
+enum wire_type {
+	WIRE_HELLO = 1,  /* dialer: who I am, a secret of one of your listens */
+	WIRE_WELCOME,    /* listener: accepted, who I am, version taken */
+	WIRE_REFUSE,     /* reason in words; ends the connection (target 0) or one connect (target = comm) */
+	WIRE_CONNECT,    /* sender's half of a new comm */
+	WIRE_ACCEPT,     /* receiver's half */
+	WIRE_READY,      /* sender's queue pairs can receive: announcements may begin */
+	WIRE_KEYS,       /* remote keys of one memory region */
+	WIRE_KEYS_GONE,  /* the region is no more */
+	WIRE_PORTS,      /* link words and pressure of the sender's ports */
+	WIRE_CLOSE,      /* this comm is closed at my end */
+	WIRE_BYE         /* the process ends its use of the plugin */
+};
+
+/* A socket address: family 4 or 6 (0 = none), port in host order, address bytes in network order. */
+struct wire_addr {
+	uint8_t family;
+	uint16_t port;
+	uint8_t bytes[16];
+};
+
+/*
+ * What NCCL carries from listen to connect (at most 128 bytes). `magic` and `layout` never change
+ * their place, so that a foreign or newer handle can be named.
+ */
+struct wire_handle {
+	uint64_t instance;
+	uint64_t listen_id;
+	uint8_t secret[WIRE_SECRET_BYTES];
+	struct wire_addr addr[WIRE_ADDRS];
+	uint16_t version_min, version_max;
+};
+
+struct wire_hello {
+	uint64_t instance;
+	uint8_t secret[WIRE_SECRET_BYTES];
+	uint16_t version_min, version_max;
+	char host[WIRE_NAME_BYTES]; /* for log lines, NUL-terminated */
+	uint32_t pid;
+};
+
+struct wire_welcome {
+	uint64_t instance;
+	uint16_t version;
+	char host[WIRE_NAME_BYTES];
+	uint32_t pid;
+};
+
+struct wire_refuse {
+	uint32_t code;     /* errno of the reason */
+	char reason[256];  /* NUL-terminated */
+};
+
+/* One home port of an end, as the other end needs it to connect queue pairs. */
+struct wire_port {
+	char name[WIRE_NAME_BYTES]; /* "mlx5_0:1", for log lines */
+	uint8_t gid[16];
+	uint16_t lid;
+	uint8_t link_layer; /* IBV_LINK_LAYER_* */
+	uint8_t mtu;        /* enum ibv_mtu */
+	uint32_t mbps;
+	uint32_t ring_rkey; /* key of this end's ring (CTS ring or sizes ring) on this port */
+};
+
+struct wire_lane {
+	uint32_t qpn;
+	uint32_t psn;
+	uint32_t generation;
+};
+
+/* CONNECT (from the sender) and ACCEPT (from the receiver). */
+struct wire_connect {
+	uint64_t comm;   /* id at the end that writes this message */
+	uint8_t secret[WIRE_SECRET_BYTES]; /* of the listen (CONNECT only) */
+	uint64_t ring_addr; /* CTS ring of the sender, or sizes ring of the receiver */
+	uint8_t traffic_class, service_level; /* of the sender; the receiver uses them too */
+	uint8_t adaptive_routing;
+	uint8_t port_count; /* 1 .. CORE_PORTS_MAX */
+	uint8_t lane_count; /* 1 .. CORE_LANES_MAX; CONNECT: the sender's wish; ACCEPT: what is used */
+	uint16_t recv_wrs;  /* posted on each lane (ACCEPT) */
+	struct wire_port port[CORE_PORTS_MAX];
+	struct wire_lane lane[CORE_LANES_MAX];
+};
+
+struct wire_keys {
+	uint32_t mr_id;
+	uint8_t port_count;
+	uint32_t rkey[CORE_PORTS_MAX]; /* by home port of the comm's device */
+};
+
+struct wire_ports {
+	uint8_t port_count;
+	uint8_t down[CORE_PORTS_MAX];
+	uint8_t pressure[CORE_PORTS_MAX];
+};
+
+struct wire_frame {
+	uint32_t bytes; /* of the body */
+	uint16_t type;
+	uint64_t target;
+};
+
+/* Handle: encode into 128 bytes; decode returns 0, -EPROTO not ours (*why names whose it seems), -EPROTONOSUPPORT. */
+void wire_handle_encode(const struct wire_handle *h, uint8_t out[128]);
+int wire_handle_decode(const uint8_t in[128], struct wire_handle *h, char *why, size_t why_bytes);
+
+/* Frames. wire_*_encode return the body's bytes (never more than WIRE_BODY_MAX); decode 0 or -EPROTO. */
+void wire_frame_encode(const struct wire_frame *f, uint8_t out[WIRE_FRAME_BYTES]);
+int wire_frame_decode(const uint8_t in[WIRE_FRAME_BYTES], struct wire_frame *f);
+
+size_t wire_hello_encode(const struct wire_hello *m, uint8_t *out, size_t bytes);
+int wire_hello_decode(const uint8_t *in, size_t bytes, struct wire_hello *m);
+size_t wire_welcome_encode(const struct wire_welcome *m, uint8_t *out, size_t bytes);
+int wire_welcome_decode(const uint8_t *in, size_t bytes, struct wire_welcome *m);
+size_t wire_refuse_encode(const struct wire_refuse *m, uint8_t *out, size_t bytes);
+int wire_refuse_decode(const uint8_t *in, size_t bytes, struct wire_refuse *m);
+size_t wire_connect_encode(const struct wire_connect *m, uint8_t *out, size_t bytes);
+int wire_connect_decode(const uint8_t *in, size_t bytes, struct wire_connect *m);
+size_t wire_keys_encode(const struct wire_keys *m, uint8_t *out, size_t bytes);
+int wire_keys_decode(const uint8_t *in, size_t bytes, struct wire_keys *m);
+size_t wire_ports_encode(const struct wire_ports *m, uint8_t *out, size_t bytes);
+int wire_ports_decode(const uint8_t *in, size_t bytes, struct wire_ports *m);
+
+#endif
