@@ -234,8 +234,9 @@ struct ry_net_props_v12 {
 };
 
 /*
- * The tables. All members are mandatory but: regMrDmaBuf where ptrSupport lacks DMABUF; getDeviceMr
- * and irecvConsumed where netDeviceType is HOST; makeVDevice (NULL = NCCL fuses nothing); setNetAttr.
+ * The tables. All members are mandatory but: regMrDmaBuf where ptrSupport lacks DMABUF;
+ * getDeviceMr and irecvConsumed where netDeviceType is HOST; makeVDevice (NULL = NCCL fuses
+ * nothing); setNetAttr.
  * *request or the comm NULL after success = not now, call again with the same arguments.
  */
 struct ry_net_v8 {
