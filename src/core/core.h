@@ -99,10 +99,21 @@ struct core_port {
 	uint32_t drain;    /* 1: an operator drains it: no new pieces while another lane lives */
 };
 
+/*
+ * Load of one local port over all comms of the process; senders add and subtract, anyone reads.
+ * Relaxed atomics: a hint for where small messages and announcements go.
+ */
+struct core_load {
+	uint64_t inflight_bytes;
+	uint32_t cost_ns; /* ns per CORE_COST_UNIT bytes, last measured; 0 = unknown */
+	uint32_t reserved;
+};
+
 /* What both halves are told once, at creation. */
 struct core_config {
 	uint32_t lane_count;
 	uint32_t port_count;              /* home ports of this end */
+	uint32_t path_count;              /* lane i is on path i % path_count; divides lane_count */
 	uint32_t small_bytes;             /* a message up to this is one piece (all ports together) */
 	uint32_t window_us;               /* a lane holds about this much time of work; 0 = default */
 	uint32_t pressure_max_pct;        /* at most this much is taken off a pressed lane's rate */
@@ -117,6 +128,7 @@ struct core_config {
 	} lane[CORE_LANES_MAX];
 	const struct core_port *local[CORE_PORTS_MAX];  /* borrowed, outlive the core */
 	const struct core_port *remote[CORE_PORTS_MAX]; /* borrowed */
+	struct core_load *load[CORE_PORTS_MAX];         /* by local port, borrowed; NULL = not kept */
 	const uint32_t *signal_epoch; /* borrowed; changes whenever a port's word changed */
 };
 

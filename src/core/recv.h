@@ -15,6 +15,8 @@
 
 #include "core.h"
 
+enum { CORE_ANNOUNCE_SIGNALS = 4 }; /* at most: two of announcements, one credit record */
+
 enum core_slot_state { SLOT_FREE, SLOT_OPEN, SLOT_DONE };
 
 struct core_recv_slot {
@@ -24,7 +26,9 @@ struct core_recv_slot {
 	uint32_t size;    /* of the buffer */
 	uint16_t count;   /* pieces; 0 = not known yet */
 	uint16_t got;
-	uint8_t state;    /* enum core_slot_state */
+	uint8_t state;    /* enum { CORE_ANNOUNCE_SIGNALS = 4 }; /* at most: two of announcements, one credit record */
+
+enum core_slot_state */
 	uint8_t n;        /* members of its irecv (first member's slot only) */
 	uint8_t reserved[2];
 };
@@ -41,7 +45,8 @@ struct core_recv_lane {
 	uint16_t taken;     /* consumed and not posted again yet */
 	uint16_t sq_used;   /* announcement writes since the last completed one */
 	uint16_t unsignaled;
-	uint16_t reserved1;
+	uint8_t covers_head, covers_tail;
+	uint16_t covers[CORE_ANNOUNCE_SIGNALS]; /* writes that each signaled one in flight stands for */
 	uint64_t total_bytes;
 	uint64_t total_pieces;
 };

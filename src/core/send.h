@@ -20,7 +20,14 @@
 
 #include "core.h"
 
-enum core_msg_state { MSG_FREE, MSG_HELD, MSG_OPEN };
+enum core_msg_state {
+	MSG_FREE,
+	MSG_HELD, /* matched, waits for the other members of its group */
+	MSG_OPEN,
+	MSG_GROUP /* first member of a group that is posted as one unit */
+};
+
+enum { UNIT_GROUP = 0x80 };
 
 /* One message, by slot. */
 struct core_msg {
@@ -48,21 +55,22 @@ struct core_unit {
 	uint32_t bytes;
 	uint16_t piece;
 	uint8_t slot;
-	uint8_t wrs;   /* send WRs it took; bit 7: a group from `slot`, `piece` members */
+	uint8_t wrs;   /* send WRs it took; with UNIT_GROUP: a group from `slot` on, `piece` members */
 };
 
 struct core_lane {
 	uint8_t state; /* enum core_lane_state */
 	uint8_t port;
 	uint8_t remote;
-	uint8_t timed;          /* 1: `last_ns` counts (a measured piece is in flight) */
+	uint8_t pressure;       /* 0 .. 255, as taken at the last phase */
 	uint32_t generation;
 	uint32_t inflight_bytes;
 	uint32_t cost_ns;       /* ns per CORE_COST_UNIT bytes, measured on busy time; never 0 */
 	uint32_t cost_eff_ns;   /* the same with pressure taken off */
 	uint32_t window_bytes;
 	uint32_t samples;       /* measurements taken, saturating */
-	uint32_t reserved0;
+	bool blocked;           /* its window alone kept a piece away */
+	uint32_t timed;         /* measured pieces in flight; `last_ns` counts while there are any */
 	uint16_t posted;        /* units ever posted, mod 2^16: receive WRs used up */
 	uint16_t credit;        /* receive WRs ever announced, mod 2^16 */
 	uint16_t sq_used;       /* send WRs in flight */
@@ -85,16 +93,22 @@ struct core_send {
 	uint32_t held;        /* members matched but waiting for the whole group */
 	uint64_t newest;      /* sequence of the newest record taken; UINT64_MAX = none */
 	uint64_t active;      /* bit per lane that may get pieces */
+	uint64_t all;         /* bit per lane */
 	uint32_t epoch;       /* of the signals that `active` was made from */
+	bool mixed;           /* the group being matched has a member of several pieces */
 	bool equal;           /* lanes are alike: equal plan */
-	uint8_t best;         /* lane of small messages */
-	uint8_t spread;       /* lane rotation of the equal plan */
-	uint8_t lanes_per_port;
-	uint32_t window_us;
+	uint8_t unequal_votes; /* measurements in a row that speak against `equal` */
+	uint8_t best;         /* path of small messages */
+	uint32_t lanes_per_path;
+	uint32_t window_us;   /* in force: grows when a lane runs dry with work queued */
+	uint32_t idle_polls;  /* fruitless polls since the last batch of completions; caller counts */
+	uint64_t batch_ns;    /* when the last batch came */
+	uint64_t phase_ns;    /* when pressure is taken anew */
+	uint64_t calm_ns;     /* when the window may shrink again */
 	uint64_t rate_sum;    /* bytes per ms of the active lanes */
 	uint64_t queued_bytes;   /* matched but not handed out */
 	uint64_t inflight_bytes; /* of all lanes */
-	uint64_t busy_ports;  /* bit per local port with units in flight: where to poll */
+	uint32_t busy_ports;  /* bit per local port with units in flight: where to poll */
 	uint32_t port_units[CORE_PORTS_MAX];
 	uint32_t q_head, q_tail; /* free-running places in queue[] */
 	uint8_t queue[CORE_SLOTS]; /* slots with pieces to hand out */

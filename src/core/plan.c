@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * plan.c - the policy.
+ *
+ *   PLAN_ONE    a small message, or one lane: one piece on the path that is least loaded; it stays
+ *               with a path until another is clearly better, so that few queues need polling
+ *   PLAN_EQUAL  equal lanes with room for it: one equal piece per path, on its next lane in turn
+ *   PLAN_LATE   finer pieces, each given at the last moment to the lane with the earliest expected
+ *               finish among those with room; a lane so slow that its piece would end after
+ *               everything else does is left out, except for a probing piece now and then
+ */
+#include "plan.h"
+
+#define NS_PER_MS 1000000ull
+
+enum {
+	PIECE_MIN = 16384,           /* late pieces; also what counts as a measurement */
+	PIECE_MAX = 4 << 20,
+	WINDOW_MIN = 2 * PIECE_MIN,
+	WINDOW_MAX = 64 << 20,
+	WINDOW_UNMEASURED = 256 << 10, /* of a lane that has not shown its rate yet */
+	WINDOW_GROWTH_MAX = 10,      /* times the configured window */
+	SAMPLES_TRUSTED = 4,
+	SAMPLE_BYTES = 256 << 10,    /* a measurement is this many bytes ... */
+	SAMPLE_NS = 2000000,         /* ... or this much busy time, whichever comes first */
+	PHASE_NS = 50000000,         /* pressure is taken this often */
+	CALM_NS = 100000000,         /* the window shrinks by an eighth each such time */
+	PROBE_NS = 200000000,        /* a lane left out gets a piece after this */
+	UNEQUAL_VOTES = 3,
+	COST_DEFAULT = 52428,        /* 10 Gbit/s, of a port of unknown speed */
+	SMALL_RECHECK = 16           /* small messages between looks at other paths */
+};
+
+static uint64_t finish_ns(uint64_t bytes, uint32_t cost_ns)
+{
+	return bytes * cost_ns / CORE_COST_UNIT;
+}
+
+static void window_set(struct core_send *c, struct core_lane *lane)
+{
+	uint64_t w = (uint64_t)c->window_us * 1000 * CORE_COST_UNIT / lane->cost_ns;
+
+	if (lane->samples < SAMPLES_TRUSTED && w > WINDOW_UNMEASURED) {
+		w = WINDOW_UNMEASURED;
+	}
+	w = w < WINDOW_MIN ? WINDOW_MIN : w;
+	lane->window_bytes = (uint32_t)(w > WINDOW_MAX ? WINDOW_MAX : w);
+}
+
+static uint32_t lane_pressure(const struct core_send *c, const struct core_lane *lane)
+{
+	uint32_t p = c->cfg.local[lane->port]->pressure;
+	uint32_t remote = c->cfg.remote[lane->remote]->pressure;
+
+	p = remote > p ? remote : p;
+	if (c->newest != UINT64_MAX) {
+		uint32_t told = c->ring[core_slot(c->newest)].pressure[lane->remote];
+
+		p = told > p ? told : p;
+	}
+	return p > 255 ? 255 : p;
+}
+
+/* Cost with pressure: at most pressure_max_pct off the rate. */
+static void tilt(struct core_send *c, struct core_lane *lane)
+{
+	uint64_t off = (uint64_t)lane->pressure * c->cfg.pressure_max_pct;
+
+	lane->cost_eff_ns = (uint32_t)((uint64_t)lane->cost_ns * 25500 / (25500 - off));
+}
+
+/* The costs moved: are the active lanes still alike? Slow to say no, slower to say yes again. */
+static void judge(struct core_send *c)
+{
+	uint32_t min = UINT32_MAX, max = 0;
+
+	c->rate_sum = 0;
+	for (uint64_t left = c->active; left != 0; left &= left - 1) {
+		struct core_lane *lane = &c->lane[__builtin_ctzll(left)];
+
+		tilt(c, lane);
+		min = lane->cost_eff_ns < min ? lane->cost_eff_ns : min;
+		max = lane->cost_eff_ns > max ? lane->cost_eff_ns : max;
+		c->rate_sum += CORE_COST_UNIT * NS_PER_MS / lane->cost_eff_ns;
+	}
+	if (max > min + min / 2) {
+		c->unequal_votes = UNEQUAL_VOTES;
+	} else if (max > min + min / 8) {
+		c->unequal_votes += c->unequal_votes < UNEQUAL_VOTES;
+	} else if (max <= min + min / 16) {
+		c->unequal_votes -= c->unequal_votes > 0;
+	}
+	if (c->unequal_votes == UNEQUAL_VOTES) {
+		c->equal = false;
+	} else if (c->unequal_votes == 0) {
+		c->equal = true;
+	}
+}
+
+static bool lane_usable(const struct core_send *c, const struct core_lane *lane)
+{
+	return lane->state == LANE_ACTIVE && !c->cfg.local[lane->port]->down &&
+	       !c->cfg.remote[lane->remote]->down;
+}
+
+static bool lane_drained(const struct core_send *c, const struct core_lane *lane)
+{
+	return c->cfg.local[lane->port]->drain || c->cfg.remote[lane->remote]->drain;
+}
+
+void core_send_signal(struct core_send *c, uint64_t now_ns)
+{
+	uint64_t usable = 0, wanted = 0;
+
+	c->epoch = __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE);
+	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
+		if (lane_usable(c, &c->lane[i])) {
+			usable |= 1ull << i;
+			wanted |= lane_drained(c, &c->lane[i]) ? 0 : 1ull << i;
+		}
+	}
+	c->active = wanted != 0 ? wanted : usable;
+	judge(c);
+}
+
+/* At its phase a comm takes the pressure of all paths anew: not all comms at once, or they swing. */
+static void phase(struct core_send *c, uint64_t now_ns)
+{
+	uint64_t offset = c->cfg.hash % PHASE_NS;
+
+	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
+		c->lane[i].pressure = (uint8_t)lane_pressure(c, &c->lane[i]);
+	}
+	c->phase_ns = (now_ns - offset) / PHASE_NS * PHASE_NS + offset + PHASE_NS;
+}
+
+void plan_lane_reset(struct core_send *c, uint32_t l)
+{
+	struct core_lane *lane = &c->lane[l];
+	uint32_t here = c->cfg.local[lane->port]->mbps, there = c->cfg.remote[lane->remote]->mbps;
+	uint32_t mbps = there != 0 && (here == 0 || there < here) ? there : here;
+	uint32_t cost = mbps == 0 ? COST_DEFAULT : 524288000u / mbps;
+
+	lane->cost_ns = cost == 0 ? 1 : cost;
+	lane->cost_eff_ns = lane->cost_ns;
+	lane->samples = 0;
+	lane->acc_ns = 0;
+	lane->acc_bytes = 0;
+	window_set(c, lane);
+}
+
+/* Close the measurement that has run on a lane, if it is long enough. */
+static bool lane_measure(struct core_send *c, struct core_lane *lane)
+{
+	if (lane->acc_bytes < PIECE_MIN || (lane->acc_bytes < SAMPLE_BYTES && lane->acc_ns < SAMPLE_NS)) {
+		return false;
+	}
+	uint64_t sample = lane->acc_ns * CORE_COST_UNIT / lane->acc_bytes;
+	uint64_t cost = lane->cost_ns;
+
+	lane->acc_ns = 0;
+	lane->acc_bytes = 0;
+	sample = sample < 1 ? 1 : sample;
+	sample = sample > UINT32_MAX / 4 ? UINT32_MAX / 4 : sample;
+	if (lane->samples < SAMPLES_TRUSTED || sample > 2 * cost || cost > 2 * sample) {
+		cost = lane->samples == 0 ? sample : (cost + sample + 1) / 2;
+	} else {
+		cost = (3 * cost + sample + 2) / 4;
+	}
+	lane->samples += lane->samples < UINT32_MAX;
+	lane->cost_ns = (uint32_t)cost;
+	if (c->cfg.load[lane->port] != NULL) {
+		__atomic_store_n(&c->cfg.load[lane->port]->cost_ns, (uint32_t)cost, __ATOMIC_RELAXED);
+	}
+	window_set(c, lane);
+	return true;
+}
+
+static void measure_all(struct core_send *c, uint64_t now_ns)
+{
+	bool moved = now_ns >= c->phase_ns;
+
+	for (uint64_t left = c->all; left != 0; left &= left - 1) {
+		moved |= lane_measure(c, &c->lane[__builtin_ctzll(left)]);
+	}
+	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
+		core_send_signal(c, now_ns);
+	}
+	if (now_ns >= c->phase_ns) {
+		phase(c, now_ns);
+	}
+	if (moved) {
+		judge(c);
+	}
+	if (now_ns >= c->calm_ns) {
+		c->calm_ns = now_ns + CALM_NS;
+		if (c->window_us > c->cfg.window_us) {
+			uint32_t over = c->window_us - c->cfg.window_us;
+
+			c->window_us -= over / 8 + 1;
+		}
+	}
+}
+
+void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns)
+{
+	if (bytes < PIECE_MIN || c->cfg.lane_count == 1) {
+		return;
+	}
+	if (lane->timed++ == 0) {
+		lane->last_ns = now_ns;
+	}
+	lane->post_ns = now_ns;
+	if (lane->cost_eff_ns != lane->cost_ns) {
+		uint64_t from = lane->paced_ns > now_ns ? lane->paced_ns : now_ns;
+
+		lane->paced_ns = from + finish_ns(bytes, lane->cost_eff_ns);
+	}
+	if (c->cfg.load[lane->port] != NULL) {
+		__atomic_fetch_add(&c->cfg.load[lane->port]->inflight_bytes, bytes, __ATOMIC_RELAXED);
+	}
+}
+
+/*
+ * A lane that had run dry by the time it was polled may have been idle since the poll before: its
+ * busy time is only known to about one poll gap. Such a measurement counts if it is much longer.
+ */
+static bool dry_is_doubtful(const struct core_send *c, const struct core_lane *lane, uint64_t now_ns)
+{
+	uint64_t gap = (now_ns - c->batch_ns) / (c->idle_polls + 1u);
+
+	return lane->acc_ns < 4 * gap;
+}
+
+static void lane_dry(struct core_send *c, struct core_lane *lane, uint64_t now_ns)
+{
+	if (dry_is_doubtful(c, lane, now_ns)) {
+		lane->acc_ns = 0;
+		lane->acc_bytes = 0;
+	}
+	if (lane->blocked && c->queued_bytes != 0 && c->window_us < c->cfg.window_us * WINDOW_GROWTH_MAX) {
+		c->window_us += c->window_us / 8;
+		c->calm_ns = now_ns + CALM_NS;
+		window_set(c, lane);
+	}
+	lane->blocked = false;
+}
+
+void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns)
+{
+	if (bytes < PIECE_MIN || c->cfg.lane_count == 1) {
+		return;
+	}
+	if (now_ns > lane->last_ns) {
+		lane_measure(c, lane);
+		lane->acc_ns += now_ns - lane->last_ns;
+		lane->last_ns = now_ns;
+	}
+	lane->acc_bytes += bytes;
+	if (--lane->timed == 0) {
+		lane_dry(c, lane, now_ns);
+	}
+	if (c->batch_ns != now_ns) {
+		c->batch_ns = now_ns;
+		c->idle_polls = 0;
+	}
+	if (c->cfg.load[lane->port] != NULL) {
+		__atomic_fetch_sub(&c->cfg.load[lane->port]->inflight_bytes, bytes, __ATOMIC_RELAXED);
+	}
+}
+
+/* Credits ride in the records: look only when they seem used up. Counts grow mod 2^16. */
+static bool credit_left(struct core_send *c, uint32_t l)
+{
+	struct core_lane *lane = &c->lane[l];
+	uint32_t block = l / CORE_CREDIT_BLOCK, i = l % CORE_CREDIT_BLOCK;
+	const struct core_cts *told[2] = { &c->ring[CORE_SLOTS + block], NULL };
+
+	if (lane->posted != lane->credit) {
+		return true;
+	}
+	if (c->newest != UINT64_MAX && c->ring[core_slot(c->newest)].block == block) {
+		told[1] = &c->ring[core_slot(c->newest)];
+	}
+	for (int k = 0; k < 2; k++) {
+		if (told[k] != NULL) {
+			uint16_t count = __atomic_load_n(&told[k]->posted[i], __ATOMIC_RELAXED);
+
+			if ((int16_t)(count - lane->credit) > 0) {
+				lane->credit = count;
+			}
+		}
+	}
+	return lane->posted != lane->credit;
+}
+
+static bool lane_takes(struct core_send *c, uint32_t l, uint32_t wrs)
+{
+	struct core_lane *lane = &c->lane[l];
+
+	return (c->active >> l & 1) != 0 && lane->sq_used + wrs <= CORE_SQ_WRS &&
+	       (uint8_t)(lane->head + 1) != lane->tail && credit_left(c, l);
+}
+
+/* Expected time until a small message given to this path is through. */
+static uint64_t path_delay_ns(const struct core_send *c, uint32_t path)
+{
+	const struct core_lane *lane = &c->lane[path];
+	uint64_t delay = finish_ns(lane->inflight_bytes + 4096ull, lane->cost_eff_ns);
+	const struct core_load *load = c->cfg.load[lane->port];
+
+	if (load != NULL && load->cost_ns != 0) {
+		uint64_t inflight = __atomic_load_n(&load->inflight_bytes, __ATOMIC_RELAXED);
+		uint64_t port = finish_ns(inflight, load->cost_ns);
+
+		delay = port > delay ? port : delay;
+	}
+	return delay;
+}
+
+/* The path of small messages: stay unless another is clearly (an eighth) better. */
+static void best_path(struct core_send *c, uint32_t wrs)
+{
+	bool stay = lane_takes(c, c->best, wrs);
+	uint64_t best = stay ? path_delay_ns(c, c->best) * 7 / 8 : UINT64_MAX;
+	uint32_t first = c->best;
+
+	for (uint32_t i = 0; i < c->cfg.path_count; i++) {
+		uint32_t path = (first + i) % c->cfg.path_count;
+
+		if (lane_takes(c, path, wrs)) {
+			uint64_t delay = path_delay_ns(c, path);
+
+			if (delay < best) {
+				best = delay;
+				c->best = (uint8_t)path;
+			}
+		}
+	}
+}
+
+static int lane_small(struct core_send *c, const struct core_msg *m, uint32_t wrs)
+{
+	uint32_t turn = 0;
+
+	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
+		core_send_signal(c, 0);
+		best_path(c, wrs);
+	} else if (c->cfg.path_count > 1 && m->seq % SMALL_RECHECK == 0) {
+		best_path(c, wrs);
+	}
+	if (c->lanes_per_path > 1) {
+		turn = (uint32_t)(m->seq % c->lanes_per_path) * c->cfg.path_count;
+	}
+	if (lane_takes(c, c->best + turn, wrs)) {
+		return (int)(c->best + turn);
+	}
+	for (uint32_t l = 0; l < c->cfg.lane_count; l++) {
+		if (lane_takes(c, l, wrs)) {
+			return (int)l;
+		}
+	}
+	return -1;
+}
+
+/* When a lane would be through with `bytes` more, pacing of a pressed lane included. */
+static uint64_t lane_finish_ns(const struct core_lane *lane, uint32_t bytes, uint64_t now_ns)
+{
+	uint64_t fin = finish_ns((uint64_t)lane->inflight_bytes + bytes, lane->cost_eff_ns);
+
+	if (lane->cost_eff_ns != lane->cost_ns && lane->paced_ns > now_ns) {
+		uint64_t paced = lane->paced_ns - now_ns + finish_ns(bytes, lane->cost_eff_ns);
+
+		fin = paced > fin ? paced : fin;
+	}
+	return fin;
+}
+
+static bool lane_has_room(const struct core_send *c, const struct core_lane *lane, uint32_t bytes,
+			  uint64_t now_ns)
+{
+	if (lane->cost_eff_ns != lane->cost_ns &&
+	    lane->paced_ns > now_ns + (uint64_t)c->window_us * 1000) {
+		return false;
+	}
+	return lane->inflight_bytes == 0 || lane->inflight_bytes + bytes <= lane->window_bytes;
+}
+
+static int lane_late(struct core_send *c, const struct core_msg *m, uint32_t wrs, uint64_t now_ns)
+{
+	uint64_t first = UINT64_MAX, best = UINT64_MAX;
+	uint32_t bytes = m->piece_bytes, count = c->cfg.lane_count;
+	int choice = -1;
+
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t l = (c->cfg.hash + (uint32_t)m->seq + i) % count;
+		struct core_lane *lane = &c->lane[l];
+
+		if (!lane_takes(c, l, wrs)) {
+			continue;
+		}
+		uint64_t fin = lane_finish_ns(lane, bytes, now_ns);
+
+		first = fin < first ? fin : first;
+		if (!lane_has_room(c, lane, bytes, now_ns)) {
+			lane->blocked = true;
+		} else if (fin < best) {
+			best = fin;
+			choice = (int)l;
+		}
+	}
+	if (choice < 0 || best == first || c->rate_sum == 0) {
+		return choice;
+	}
+	/* Faster lanes are full. Worth it only if this one ends before all that is waiting would. */
+	uint64_t all = (c->queued_bytes + c->inflight_bytes) * NS_PER_MS / c->rate_sum;
+
+	if (best <= all || now_ns > c->lane[choice].post_ns + PROBE_NS) {
+		return choice;
+	}
+	return -1;
+}
+
+static uint32_t round_up(uint64_t bytes, uint32_t unit)
+{
+	return (uint32_t)((bytes + unit - 1) / unit * unit);
+}
+
+static void cut(struct core_msg *m, uint64_t piece)
+{
+	if (piece == 0 || m->size == 0) {
+		piece = m->size;
+	}
+	m->piece_bytes = (uint32_t)piece;
+	m->count = piece == 0 ? 1 : (uint16_t)((m->size + piece - 1) / piece);
+}
+
+static bool equal_fits(const struct core_send *c, uint32_t pieces, uint32_t bytes, uint32_t lane0)
+{
+	for (uint32_t i = 0; i < pieces; i++) {
+		const struct core_lane *lane = &c->lane[(lane0 + i) % c->cfg.lane_count];
+
+		if ((uint64_t)lane->inflight_bytes + bytes > lane->window_bytes) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static void cut_late(struct core_send *c, struct core_msg *m)
+{
+	uint32_t lanes = (uint32_t)__builtin_popcountll(c->active);
+	uint64_t piece = m->size / (4 * (lanes == 0 ? 1 : lanes));
+	/* About a quarter of the window's time on a lane of average rate. */
+	uint64_t timed = c->rate_sum * c->cfg.window_us / 4000 / (lanes == 0 ? 1 : lanes);
+	uint64_t least = (m->size + CORE_PIECES_MAX - 1ull) / CORE_PIECES_MAX;
+
+	piece = timed < piece ? timed : piece;
+	piece = piece < PIECE_MIN ? PIECE_MIN : piece;
+	piece = piece > PIECE_MAX ? PIECE_MAX : piece;
+	piece = piece < least ? least : piece;
+	m->plan = PLAN_LATE;
+	cut(m, round_up(piece, 4096));
+}
+
+void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns)
+{
+	if (c->cfg.lane_count == 1 || m->size <= c->cfg.small_bytes) {
+		m->plan = PLAN_ONE;
+		cut(m, m->size);
+		return;
+	}
+	uint32_t pieces = c->cfg.split_all ? c->cfg.lane_count : c->cfg.path_count;
+	uint32_t lane0 = (uint32_t)(m->seq * pieces % c->cfg.lane_count);
+	uint32_t bytes = round_up(((uint64_t)m->size + pieces - 1) / pieces, CORE_ALIGN);
+
+	measure_all(c, now_ns);
+	if (c->cfg.observe ||
+	    (c->equal && c->active == c->all && equal_fits(c, pieces, bytes, lane0))) {
+		m->plan = PLAN_EQUAL;
+		m->lane0 = (uint8_t)lane0;
+		cut(m, bytes);
+	} else {
+		cut_late(c, m);
+	}
+}
+
+int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t now_ns)
+{
+	if (c->cfg.lane_count == 1) {
+		if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
+			core_send_signal(c, 0);
+		}
+		return lane_takes(c, 0, wrs) ? 0 : -1;
+	}
+	if (m->plan == PLAN_ONE) {
+		return lane_small(c, m, wrs);
+	}
+	if (m->plan == PLAN_EQUAL) {
+		uint32_t l = (m->lane0 + (uint32_t)m->next) % c->cfg.lane_count;
+
+		if (lane_takes(c, l, wrs)) {
+			return (int)l;
+		}
+		if (c->cfg.observe) {
+			return -1;
+		}
+	}
+	measure_all(c, now_ns);
+	return lane_late(c, m, wrs, now_ns);
+}
+
+uint64_t core_send_deadline_ns(const struct core_send *c)
+{
+	uint64_t at = UINT64_MAX;
+
+	if (c->q_head == c->q_tail) {
+		return at;
+	}
+	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
+		const struct core_lane *lane = &c->lane[i];
+		uint64_t probe = lane->post_ns + PROBE_NS;
+		uint64_t paced = lane->paced_ns - (uint64_t)c->window_us * 1000;
+
+		at = probe < at ? probe : at;
+		if (lane->cost_eff_ns != lane->cost_ns && lane->paced_ns > (uint64_t)c->window_us * 1000) {
+			at = paced < at ? paced : at;
+		}
+	}
+	return at;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * plan.h - which lane takes which piece: the core's policy, inside the bounds that send.c keeps.
+ *
+ * The fast loop is a lane's own completions: rate = bytes delivered over busy time, window = rate
+ * times a few ms. Pressure from counters is tens of ms old, so it only tilts: a bounded part off a
+ * lane's rate, taken anew at a phase hashed per comm. Link words act at once and only stop new
+ * pieces. Private to the core.
+ */
+#ifndef RAILYARD_CORE_PLAN_H
+#define RAILYARD_CORE_PLAN_H
+
+#include "send.h"
+
+/* plan_cut - decide plan, piece size and count of a message. */
+void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns);
+
+/* plan_lane - the lane for the next unit of m, which needs `wrs` send WRs; -1: none may take it now. */
+int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t now_ns);
+
+void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns);
+void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns);
+
+/* plan_lane_reset - a lane starts again: cost from the port's speed, nothing measured. */
+void plan_lane_reset(struct core_send *c, uint32_t l);
+
+#endif

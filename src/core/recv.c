@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * recv.c - slots, records and immediates on the receiver's side.
+ */
+#include "recv.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum {
+	SIGNAL_EVERY = CORE_SQ_WRS / 2,  /* announcements between completed ones on a lane */
+	CREDIT_LAG = CORE_RQ_WRS / 2,    /* receive WRs the peer may be behind before it is told */
+	LANE_RECHECK = 16                /* irecvs between looks for a less loaded lane */
+};
+
+int core_recv_init(struct core_recv *c, const struct core_config *cfg, struct core_cts *staging,
+		   const struct core_sizes *sizes)
+{
+	if (cfg->lane_count < 1 || cfg->lane_count > CORE_LANES_MAX || cfg->port_count < 1 ||
+	    cfg->port_count > CORE_PORTS_MAX || cfg->path_count < 1) {
+		return -EINVAL;
+	}
+	memset(c, 0, sizeof(*c));
+	c->cfg = *cfg;
+	c->staging = staging;
+	c->sizes = sizes;
+	c->cts_lane = (uint8_t)(cfg->hash % cfg->path_count);
+	for (uint32_t i = 0; i < cfg->lane_count; i++) {
+		c->lane[i].state = LANE_DOWN;
+		c->lane[i].port = cfg->lane[i].port;
+		c->lane[i].remote = cfg->lane[i].remote;
+	}
+	return 0;
+}
+
+static void signals_take(struct core_recv *c)
+{
+	uint64_t usable = 0;
+
+	c->epoch = __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE);
+	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
+		const struct core_recv_lane *lane = &c->lane[i];
+
+		if (lane->state == LANE_ACTIVE && !c->cfg.local[lane->port]->down &&
+		    !c->cfg.remote[lane->remote]->down) {
+			usable |= 1ull << i;
+		}
+	}
+	c->active = usable;
+}
+
+void core_recv_lane_open(struct core_recv *c, uint32_t i, uint32_t generation, uint16_t posted)
+{
+	struct core_recv_lane *lane = &c->lane[i];
+
+	lane->state = LANE_ACTIVE;
+	lane->generation = generation;
+	lane->posted = posted;
+	lane->announced = posted;
+	signals_take(c);
+}
+
+void core_recv_lane_state(struct core_recv *c, uint32_t i, enum core_lane_state state)
+{
+	c->lane[i].state = (uint8_t)state;
+	signals_take(c);
+}
+
+static bool lane_takes(const struct core_recv *c, uint32_t l)
+{
+	return (c->active >> l & 1) != 0 && c->lane[l].sq_used + 2 <= CORE_SQ_WRS;
+}
+
+/* How long the local port of a lane is busy with what all comms sent through it. */
+static uint64_t port_busy_ns(const struct core_recv *c, uint32_t l)
+{
+	const struct core_load *load = c->cfg.load[c->lane[l].port];
+
+	if (load == NULL) {
+		return 0;
+	}
+	return __atomic_load_n(&load->inflight_bytes, __ATOMIC_RELAXED) *
+	       __atomic_load_n(&load->cost_ns, __ATOMIC_RELAXED) / CORE_COST_UNIT;
+}
+
+/* The lane of announcements: never behind bulk data while another is free; else it stays. */
+static int announce_lane(struct core_recv *c, bool look)
+{
+	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
+		signals_take(c);
+		look = true;
+	}
+	if (!look && lane_takes(c, c->cts_lane)) {
+		return c->cts_lane;
+	}
+	bool stay = lane_takes(c, c->cts_lane);
+	uint64_t best = stay ? port_busy_ns(c, c->cts_lane) * 7 / 8 : UINT64_MAX;
+	int choice = stay ? c->cts_lane : -1;
+
+	for (uint32_t i = 1; i <= c->cfg.lane_count && best != 0; i++) {
+		uint32_t l = (c->cts_lane + i) % c->cfg.lane_count;
+
+		if (lane_takes(c, l) && port_busy_ns(c, l) < best) {
+			best = port_busy_ns(c, l);
+			choice = (int)l;
+		}
+	}
+	if (choice >= 0) {
+		c->cts_lane = (uint8_t)choice;
+	}
+	return choice;
+}
+
+/* Book `wrs` announcement writes on a lane; every SIGNAL_EVERYth is completed, to know the queue's room. */
+static void announce_book(struct core_recv *c, struct core_announce *out, uint32_t wrs)
+{
+	struct core_recv_lane *lane = &c->lane[out->lane];
+
+	lane->sq_used = (uint16_t)(lane->sq_used + wrs);
+	lane->unsignaled = (uint16_t)(lane->unsignaled + wrs);
+	out->signaled = out->credit || lane->unsignaled >= SIGNAL_EVERY;
+	if (out->signaled) {
+		lane->covers[lane->covers_tail++ % CORE_ANNOUNCE_SIGNALS] = lane->unsignaled;
+		lane->unsignaled = 0;
+	}
+}
+
+/* Tell the counts of a block of lanes in a record. */
+static void record_credits(struct core_recv *c, struct core_cts *rec, uint32_t block)
+{
+	uint32_t first = block * CORE_CREDIT_BLOCK;
+
+	rec->block = (uint8_t)block;
+	for (uint32_t i = 0; i < CORE_CREDIT_BLOCK && first + i < c->cfg.lane_count; i++) {
+		rec->posted[i] = c->lane[first + i].posted;
+		c->lane[first + i].announced = c->lane[first + i].posted;
+	}
+}
+
+static void record_pressure(const struct core_recv *c, struct core_cts *rec)
+{
+	for (uint32_t i = 0; i < c->cfg.port_count; i++) {
+		rec->pressure[i] = (uint8_t)c->cfg.local[i]->pressure;
+	}
+}
+
+static void slot_open(struct core_recv *c, uint64_t seq, uint32_t n, uint32_t size)
+{
+	struct core_recv_slot *s = &c->slot[core_slot(seq)];
+
+	s->seq = seq;
+	s->bytes = 0;
+	s->size = size;
+	s->count = 0;
+	s->got = 0;
+	s->state = SLOT_OPEN;
+	s->n = (uint8_t)n;
+}
+
+int core_recv_post(struct core_recv *c, uint32_t n, const struct core_recv_buffer *buffers,
+		   uint32_t *slot, struct core_announce *out)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (c->slot[core_slot(c->next + i)].state != SLOT_FREE) {
+			return -EAGAIN;
+		}
+	}
+	int l = announce_lane(c, c->cfg.path_count > 1 && c->next % LANE_RECHECK < n);
+
+	if (l < 0) {
+		return -EAGAIN;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct core_cts *rec = &c->staging[core_slot(c->next + i)];
+		const struct core_recv_buffer *b = &buffers[i];
+
+		rec->addr = b->addr;
+		rec->size = b->size;
+		rec->tag = b->tag;
+		rec->mr_id = b->mr_id;
+		rec->n = (uint8_t)n;
+		rec->index = (uint8_t)i;
+		record_pressure(c, rec);
+		record_credits(c, rec, 0);
+		rec->seq = c->next + i + 1;
+		slot_open(c, c->next + i, n, b->size);
+	}
+	*slot = core_slot(c->next);
+	out->lane = (uint32_t)l;
+	out->first = *slot;
+	out->n = n;
+	out->credit = false;
+	announce_book(c, out, *slot + n > CORE_SLOTS ? 2 : 1);
+	c->next += n;
+	return 0;
+}
+
+/* A whole group arrived by one immediate; its sizes lie in the record of its first slot. */
+static int group_land(struct core_recv *c, uint32_t first, uint32_t n)
+{
+	struct core_recv_slot *s = &c->slot[first];
+	const struct core_sizes *rec = &c->sizes[first];
+
+	if (s->n != n || rec->seq != s->seq + 1) {
+		return -EPROTO;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct core_recv_slot *m = &c->slot[(first + i) % CORE_SLOTS];
+
+		if (m->state != SLOT_OPEN || m->seq != s->seq + i || m->got != 0 ||
+		    rec->size[i] > m->size) {
+			return -EPROTO;
+		}
+		m->bytes = rec->size[i];
+		m->state = SLOT_DONE;
+	}
+	return 0;
+}
+
+static int piece_land(struct core_recv *c, struct core_recv_slot *s, uint32_t index,
+		      uint32_t count, uint32_t bytes)
+{
+	uint64_t bit = 1ull << (index % 64);
+
+	if (s->count == 0) {
+		s->count = (uint16_t)count;
+		memset(s->bits, 0, sizeof(s->bits));
+	}
+	if (s->count != count || (s->bits[index / 64] & bit) != 0) {
+		return -EPROTO;
+	}
+	/* With split immediates the payload of an immediate is the sizes record, not data. */
+	if (!c->cfg.adaptive_routing && bytes > s->size - s->bytes) {
+		return -EPROTO;
+	}
+	s->bits[index / 64] |= bit;
+	s->bytes += bytes;
+	if (++s->got == count) {
+		s->state = SLOT_DONE;
+	}
+	return 0;
+}
+
+/* Pieces that do not carry their bytes (split immediates): the size is in the record. */
+static void size_from_record(struct core_recv *c, uint32_t slot)
+{
+	struct core_recv_slot *s = &c->slot[slot];
+
+	if (s->state == SLOT_DONE && c->sizes[slot].seq == s->seq + 1 &&
+	    c->sizes[slot].size[0] <= s->size) {
+		s->bytes = c->sizes[slot].size[0];
+	}
+}
+
+int core_recv_imm(struct core_recv *c, uint32_t l, uint32_t imm, uint32_t bytes)
+{
+	uint32_t slot = imm & 0xff, index = imm >> 16 & 0xff, count = (imm >> 24) + 1;
+	struct core_recv_slot *s = &c->slot[slot];
+	struct core_recv_lane *lane = &c->lane[l];
+
+	lane->taken++;
+	lane->total_pieces++;
+	lane->total_bytes += bytes;
+	if (s->state != SLOT_OPEN || (s->seq >> 8 & 0xff) != (imm >> 8 & 0xff)) {
+		c->stale_imms++;
+		return -ESTALE;
+	}
+	if (index >= count) {
+		return index == CORE_IMM_GROUP && count <= CORE_GROUP_MAX ?
+			       group_land(c, slot, count) :
+			       -EPROTO;
+	}
+	if (count == 1 && s->count == 0 && bytes <= s->size) {
+		s->count = 1;
+		s->got = 1;
+		s->bytes = bytes;
+		s->state = SLOT_DONE;
+	} else {
+		int rc = piece_land(c, s, index, count, bytes);
+
+		if (rc != 0) {
+			return rc;
+		}
+	}
+	if (c->cfg.adaptive_routing) {
+		size_from_record(c, slot);
+	}
+	return 0;
+}
+
+void core_recv_announced(struct core_recv *c, uint32_t l, bool credit)
+{
+	struct core_recv_lane *lane = &c->lane[l];
+
+	/* RC completes in order: those posted before it without a completion are out too. */
+	lane->sq_used = (uint16_t)(lane->sq_used -
+				   lane->covers[lane->covers_head++ % CORE_ANNOUNCE_SIGNALS]);
+	if (credit) {
+		c->credit_busy = false;
+	}
+}
+
+bool core_recv_done(const struct core_recv *c, uint32_t slot)
+{
+	uint32_t n = c->slot[slot].n;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (c->slot[(slot + i) % CORE_SLOTS].state != SLOT_DONE) {
+			return false;
+		}
+	}
+	return true;
+}
+
+uint32_t core_recv_size(const struct core_recv *c, uint32_t slot, uint32_t i)
+{
+	return c->slot[(slot + i) % CORE_SLOTS].bytes;
+}
+
+void core_recv_release(struct core_recv *c, uint32_t slot)
+{
+	uint32_t n = c->slot[slot].n;
+
+	for (uint32_t i = 0; i < n; i++) {
+		c->slot[(slot + i) % CORE_SLOTS].state = SLOT_FREE;
+	}
+}
+
+void core_recv_refilled(struct core_recv *c, uint32_t l, uint32_t n)
+{
+	c->lane[l].taken = (uint16_t)(c->lane[l].taken - n);
+	c->lane[l].posted = (uint16_t)(c->lane[l].posted + n);
+}
+
+bool core_recv_credit(struct core_recv *c, struct core_announce *out)
+{
+	uint32_t l = 0;
+
+	if (c->credit_busy) {
+		return false;
+	}
+	while (l < c->cfg.lane_count &&
+	       (uint16_t)(c->lane[l].posted - c->lane[l].announced) < CREDIT_LAG) {
+		l++;
+	}
+	if (l == c->cfg.lane_count) {
+		return false;
+	}
+	int carrier = announce_lane(c, false);
+
+	if (carrier < 0) {
+		return false;
+	}
+	uint32_t block = l / CORE_CREDIT_BLOCK;
+	struct core_cts *rec = &c->staging[CORE_SLOTS + block];
+
+	record_pressure(c, rec);
+	record_credits(c, rec, block);
+	out->lane = (uint32_t)carrier;
+	out->first = CORE_SLOTS + block;
+	out->n = 1;
+	out->credit = true;
+	announce_book(c, out, 1);
+	c->credit_busy = true;
+	return true;
+}

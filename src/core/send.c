@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * send.c - matching, cutting and completing on the sender's side; plan.c chooses the lanes.
+ */
+#include "send.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "plan.h"
+
+int core_send_init(struct core_send *c, const struct core_config *cfg, const struct core_cts *ring)
+{
+	if (cfg->lane_count < 1 || cfg->lane_count > CORE_LANES_MAX || cfg->port_count < 1 ||
+	    cfg->port_count > CORE_PORTS_MAX || cfg->path_count < 1 ||
+	    cfg->lane_count % cfg->path_count != 0) {
+		return -EINVAL;
+	}
+	memset(c, 0, sizeof(*c));
+	c->cfg = *cfg;
+	c->ring = ring;
+	c->newest = UINT64_MAX;
+	c->lanes_per_path = cfg->lane_count / cfg->path_count;
+	c->window_us = cfg->window_us;
+	c->equal = true;
+	c->best = (uint8_t)(cfg->hash % cfg->path_count);
+	for (uint32_t i = 0; i < cfg->lane_count; i++) {
+		c->lane[i].state = LANE_DOWN;
+		c->lane[i].port = cfg->lane[i].port;
+		c->lane[i].remote = cfg->lane[i].remote;
+		c->all |= 1ull << i;
+	}
+	return 0;
+}
+
+void core_send_lane_open(struct core_send *c, uint32_t i, uint32_t generation, uint16_t credit)
+{
+	struct core_lane *lane = &c->lane[i];
+
+	lane->state = LANE_ACTIVE;
+	lane->generation = generation;
+	lane->credit = credit;
+	plan_lane_reset(c, i);
+	core_send_signal(c, 0);
+}
+
+void core_send_lane_state(struct core_send *c, uint32_t i, enum core_lane_state state)
+{
+	c->lane[i].state = (uint8_t)state;
+	core_send_signal(c, 0);
+}
+
+/* The NIC writes a record in address order: with the last word in place the rest is too. */
+static bool record_here(const struct core_cts *rec, uint64_t seq)
+{
+	return __atomic_load_n(&rec->seq, __ATOMIC_ACQUIRE) == seq + 1;
+}
+
+static int match_group(const struct core_send *c, uint32_t n, uint32_t tag,
+		       const struct core_cts **rec, uint64_t *seq)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		const struct core_cts *r = &c->ring[core_slot(c->head + i)];
+
+		if (!record_here(r, c->head + i)) {
+			return -EAGAIN;
+		}
+		if (r->n != n || r->index != i) {
+			return -EPROTO;
+		}
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		const struct core_cts *r = &c->ring[core_slot(c->head + i)];
+
+		if ((c->matched >> i & 1) == 0 && r->tag == tag) {
+			*rec = r;
+			*seq = c->head + i;
+			return c->msg[core_slot(*seq)].state == MSG_FREE ? 0 : -EAGAIN;
+		}
+	}
+	return -EAGAIN;
+}
+
+int core_send_match(const struct core_send *c, uint32_t tag, const struct core_cts **rec,
+		    uint64_t *seq)
+{
+	uint32_t slot = core_slot(c->head);
+	const struct core_cts *r = &c->ring[slot];
+
+	if (!record_here(r, c->head)) {
+		return -EAGAIN;
+	}
+	if (r->n != 1) {
+		return r->n > CORE_GROUP_MAX || r->n == 0 ? -EPROTO :
+							    match_group(c, r->n, tag, rec, seq);
+	}
+	if (r->tag != tag || c->msg[slot].state != MSG_FREE) {
+		return -EAGAIN;
+	}
+	*rec = r;
+	*seq = c->head;
+	return 0;
+}
+
+static void enqueue(struct core_send *c, uint32_t slot)
+{
+	c->queue[c->q_tail++ % CORE_SLOTS] = (uint8_t)slot;
+}
+
+/* A member of several pieces cannot share an immediate: those that waited for it go alone. */
+static void group_break(struct core_send *c)
+{
+	for (uint32_t i = 0; c->held >> i != 0; i++) {
+		uint32_t slot = core_slot(c->head + i);
+
+		if (c->held >> i & 1) {
+			c->msg[slot].state = MSG_OPEN;
+			enqueue(c, slot);
+		}
+	}
+	c->held = 0;
+	c->mixed = true;
+}
+
+/* Take member m of a group; the last one to come sends the group on its way. */
+static void group_take(struct core_send *c, struct core_msg *m)
+{
+	uint32_t n = m->group_n;
+
+	c->matched |= 1u << m->group_index;
+	if (m->plan != PLAN_ONE && !c->mixed) {
+		group_break(c);
+	}
+	if (c->mixed) {
+		m->state = MSG_OPEN;
+		enqueue(c, core_slot(m->seq));
+	} else {
+		m->state = MSG_HELD;
+		c->held |= 1u << m->group_index;
+	}
+	if (c->matched != (1u << n) - 1) {
+		return;
+	}
+	if (!c->mixed) {
+		c->msg[core_slot(c->head)].state = MSG_GROUP;
+		enqueue(c, core_slot(c->head));
+	}
+	c->head += n;
+	c->matched = 0;
+	c->held = 0;
+	c->mixed = false;
+}
+
+uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64_t seq,
+			 uint32_t size, uint64_t now_ns)
+{
+	uint32_t slot = core_slot(seq);
+	struct core_msg *m = &c->msg[slot];
+
+	m->seq = seq;
+	m->addr = rec->addr;
+	m->size = size < rec->size ? size : rec->size;
+	m->mr_id = rec->mr_id;
+	m->next = 0;
+	m->done = 0;
+	m->group_n = rec->n;
+	m->group_index = rec->index;
+	c->newest = seq;
+	plan_cut(c, m, now_ns);
+	c->queued_bytes += m->size;
+	if (rec->n == 1) {
+		m->state = MSG_OPEN;
+		c->head++;
+		enqueue(c, slot);
+	} else {
+		group_take(c, m);
+	}
+	return slot;
+}
+
+/* Book a unit of `bytes` on a lane and return its place. */
+static uint32_t unit_post(struct core_send *c, uint32_t l, const struct core_unit *u, uint64_t now_ns)
+{
+	struct core_lane *lane = &c->lane[l];
+	uint32_t place = lane->head++;
+
+	lane->ring[place] = *u;
+	lane->posted++;
+	lane->sq_used = (uint16_t)(lane->sq_used + (u->wrs & ~UNIT_GROUP));
+	lane->inflight_bytes += u->bytes;
+	c->inflight_bytes += u->bytes;
+	c->queued_bytes -= u->bytes;
+	c->port_units[lane->port]++;
+	c->busy_ports |= 1u << lane->port;
+	plan_posted(c, lane, u->bytes, now_ns);
+	return place;
+}
+
+static bool next_group(struct core_send *c, struct core_msg *m, uint64_t now_ns,
+		       struct core_post *out)
+{
+	uint32_t n = m->group_n, slot = core_slot(m->seq);
+	uint32_t bytes = 0;
+	int l = plan_lane(c, m, n + 1, now_ns);
+
+	if (l < 0) {
+		return false;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		bytes += c->msg[core_slot(m->seq + i)].size;
+	}
+	struct core_unit u = { .bytes = bytes, .piece = (uint16_t)n, .slot = (uint8_t)slot,
+			       .wrs = (uint8_t)((n + 1) | UNIT_GROUP) };
+
+	out->lane = (uint32_t)l;
+	out->slot = slot;
+	out->unit = unit_post(c, (uint32_t)l, &u, now_ns);
+	out->group_n = n;
+	out->imm = core_imm(m->seq, CORE_IMM_GROUP, n);
+	out->split_imm = false;
+	out->sizes = true;
+	c->q_head++;
+	return true;
+}
+
+bool core_send_next(struct core_send *c, uint64_t now_ns, struct core_post *out)
+{
+	if (c->q_head == c->q_tail) {
+		return false;
+	}
+	uint32_t slot = c->queue[c->q_head % CORE_SLOTS];
+	struct core_msg *m = &c->msg[slot];
+
+	if (m->state == MSG_GROUP) {
+		return next_group(c, m, now_ns, out);
+	}
+	uint32_t offset = m->next * m->piece_bytes;
+	uint32_t bytes = m->size - offset < m->piece_bytes ? m->size - offset : m->piece_bytes;
+	bool split = c->cfg.adaptive_routing && m->size > c->cfg.ar_threshold;
+	uint32_t wrs = split ? 2 : 1;
+	int l = plan_lane(c, m, wrs, now_ns);
+
+	if (l < 0) {
+		return false;
+	}
+	struct core_unit u = { .bytes = bytes, .piece = m->next, .slot = (uint8_t)slot,
+			       .wrs = (uint8_t)wrs };
+
+	out->lane = (uint32_t)l;
+	out->slot = slot;
+	out->unit = unit_post(c, (uint32_t)l, &u, now_ns);
+	out->group_n = 0;
+	out->addr = m->addr + offset;
+	out->mr_id = m->mr_id;
+	out->offset = offset;
+	out->bytes = bytes;
+	out->imm = core_imm(m->seq, m->next, m->count);
+	out->split_imm = split;
+	out->sizes = split && m->next == 0;
+	if (++m->next == m->count) {
+		c->q_head++;
+	}
+	return true;
+}
+
+static void unit_done(struct core_send *c, struct core_lane *lane, const struct core_unit *u,
+		      uint64_t now_ns)
+{
+	lane->sq_used = (uint16_t)(lane->sq_used - (u->wrs & ~UNIT_GROUP));
+	lane->inflight_bytes -= u->bytes;
+	lane->total_bytes += u->bytes;
+	lane->total_units++;
+	c->inflight_bytes -= u->bytes;
+	if (--c->port_units[lane->port] == 0) {
+		c->busy_ports &= ~(1u << lane->port);
+	}
+	if (u->wrs & UNIT_GROUP) {
+		for (uint32_t i = 0; i < u->piece; i++) {
+			struct core_msg *m = &c->msg[(u->slot + i) % CORE_SLOTS];
+
+			m->done = m->count;
+		}
+	} else {
+		c->msg[u->slot].done++;
+	}
+	plan_completed(c, lane, u->bytes, now_ns);
+}
+
+int core_send_complete(struct core_send *c, uint32_t l, uint32_t generation, uint32_t unit,
+		       uint64_t now_ns)
+{
+	struct core_lane *lane = &c->lane[l];
+	uint8_t ahead = (uint8_t)(unit - lane->tail);
+	uint8_t inflight = (uint8_t)(lane->head - lane->tail);
+
+	if (lane->generation != generation || ahead >= inflight) {
+		return -ESTALE;
+	}
+	for (uint32_t i = 0; i <= ahead; i++) {
+		unit_done(c, lane, &lane->ring[lane->tail++], now_ns);
+	}
+	return 0;
+}
