@@ -85,10 +85,10 @@ static void judge(struct core_send *c)
 	}
 	if (max > min + min / 2) {
 		c->unequal_votes = UNEQUAL_VOTES;
-	} else if (max > min + min / 8) {
-		c->unequal_votes += c->unequal_votes < UNEQUAL_VOTES;
-	} else if (max <= min + min / 16) {
-		c->unequal_votes -= c->unequal_votes > 0;
+	} else if (max > min + min / 8 && c->unequal_votes < UNEQUAL_VOTES) {
+		c->unequal_votes++;
+	} else if (max <= min + min / 16 && c->unequal_votes > 0) {
+		c->unequal_votes--;
 	}
 	if (c->unequal_votes == UNEQUAL_VOTES) {
 		c->equal = false;
@@ -108,7 +108,7 @@ static bool lane_drained(const struct core_send *c, const struct core_lane *lane
 	return c->cfg.local[lane->port]->drain || c->cfg.remote[lane->remote]->drain;
 }
 
-void core_send_signal(struct core_send *c, uint64_t now_ns)
+void core_send_signal(struct core_send *c)
 {
 	uint64_t usable = 0, wanted = 0;
 
@@ -184,7 +184,7 @@ static void measure_all(struct core_send *c, uint64_t now_ns)
 		moved |= lane_measure(c, &c->lane[__builtin_ctzll(left)]);
 	}
 	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
-		core_send_signal(c, now_ns);
+		core_send_signal(c);
 	}
 	if (now_ns >= c->phase_ns) {
 		phase(c, now_ns);
@@ -344,7 +344,7 @@ static int lane_small(struct core_send *c, const struct core_msg *m, uint32_t wr
 	uint32_t turn = 0;
 
 	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
-		core_send_signal(c, 0);
+		core_send_signal(c);
 		best_path(c, wrs);
 	} else if (c->cfg.path_count > 1 && m->seq % SMALL_RECHECK == 0) {
 		best_path(c, wrs);
@@ -489,7 +489,7 @@ int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t no
 {
 	if (c->cfg.lane_count == 1) {
 		if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
-			core_send_signal(c, 0);
+			core_send_signal(c);
 		}
 		return lane_takes(c, 0, wrs) ? 0 : -1;
 	}

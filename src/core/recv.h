@@ -26,9 +26,7 @@ struct core_recv_slot {
 	uint32_t size;    /* of the buffer */
 	uint16_t count;   /* pieces; 0 = not known yet */
 	uint16_t got;
-	uint8_t state;    /* enum { CORE_ANNOUNCE_SIGNALS = 4 }; /* at most: two of announcements, one credit record */
-
-enum core_slot_state */
+	uint8_t state;    /* enum core_slot_state */
 	uint8_t n;        /* members of its irecv (first member's slot only) */
 	uint8_t reserved[2];
 };

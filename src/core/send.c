@@ -41,13 +41,13 @@ void core_send_lane_open(struct core_send *c, uint32_t i, uint32_t generation, u
 	lane->generation = generation;
 	lane->credit = credit;
 	plan_lane_reset(c, i);
-	core_send_signal(c, 0);
+	core_send_signal(c);
 }
 
 void core_send_lane_state(struct core_send *c, uint32_t i, enum core_lane_state state)
 {
 	c->lane[i].state = (uint8_t)state;
-	core_send_signal(c, 0);
+	core_send_signal(c);
 }
 
 /* The NIC writes a record in address order: with the last word in place the rest is too. */

@@ -187,8 +187,8 @@ static inline void core_send_release(struct core_send *c, uint32_t slot)
 	c->msg[slot].state = MSG_FREE;
 }
 
-/* core_send_signal - take the ports' words anew (the epoch changed, or pressure's phase came). */
-void core_send_signal(struct core_send *c, uint64_t now_ns);
+/* core_send_signal - take the ports' link words anew. The core does so itself when the epoch changed. */
+void core_send_signal(struct core_send *c);
 
 /* core_send_deadline_ns - when core_send_next() may have something without an event; UINT64_MAX = never. */
 uint64_t core_send_deadline_ns(const struct core_send *c);
