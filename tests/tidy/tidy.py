@@ -9,6 +9,7 @@ A rule is a function that takes a Tree and yields (path, line, text). To add one
 in RULES with its snippets. It needs no compiler, so it judges text: what it cannot see (symbols
 that a library really uses) is checked in tests/exports.
 """
+import fnmatch
 import os
 import re
 import sys
@@ -22,7 +23,7 @@ DOC_LINES_MAX = {"CONTRIBUTING.md": 120, "src/README.md": 200}
 LAYERS = [
     ("core", ["core/*"]),
     ("base", ["util", "log", "config", "thread", "wire"]),
-    ("world", ["verbs", "control", "signals"]),
+    ("world", ["verbs", "control", "signals", "railmap"]),
     ("plugin", ["mr", "device", "comm", "request", "plugin"]),
     ("shim", ["nccl_shim", "nccl_net"]),
 ]
@@ -152,10 +153,13 @@ def rule_function_length(tree):
 
 
 def rule_head_comment(tree):
-    """A C file opens with a comment that says what it is for."""
+    """A module opens, in its .c or .h file, with a comment that says what it is for."""
+    def has_head(path):
+        text = re.sub(r"\A(/\*|//) SPDX-.*\n", "", tree.files.get(path, ""))
+        return text.startswith("/*")
+
     for path in tree.c_files():
-        text = re.sub(r"\A(/\*|//) SPDX-.*\n", "", tree.files[path])
-        if not text.startswith("/*"):
+        if not has_head(path) and not (path.endswith(".c") and has_head(path[:-2] + ".h")):
             yield path, 1, "no head comment: what is the file for, what must it not do?"
 
 
@@ -281,15 +285,33 @@ def env_names(text):
 
 
 def rule_env_table(tree):
-    """Every environment name that src/ speaks of is a row of the table in src/config.c."""
+    """Every environment name in src/ or told to users is a row of the table in src/config.c."""
     table = {name for _, name, _ in env_names(tree.files.get("src/config.c", ""))}
+
+    def known(name, is_prefix):
+        return name in table or is_prefix and any(row.startswith(name) for row in table)
+
     for path in tree.c_files("src/"):
         if path == "src/config.c":
             continue
         for line, name, is_prefix in env_names(tree.files[path]):
-            if name in table or is_prefix and any(row.startswith(name) for row in table):
-                continue
-            yield path, line, "%s is not in the table of src/config.c" % name
+            if not known(name, is_prefix):
+                yield path, line, "%s is not in the table of src/config.c" % name
+    for path, text in tree.files.items():
+        if path.startswith("deploy/") or path in ("README.md", "src/README.md"):
+            for line, match in matches(text, ENV_NAME):
+                name = match.group(1)
+                if not known(name, bool(match.group(2)) or name.endswith("_")):
+                    yield path, line, "%s is not in the table of src/config.c" % name
+
+
+def is_named(text, relative, name):
+    """Whether a CMakeLists.txt names a file: by path or name, test_ and .c left out, or by a glob."""
+    short = re.sub(r"(\.bpf)?\.c$", "", name)
+    names = "|".join(re.escape(n) for n in (relative[:-2], short, re.sub("^test_", "", short)))
+    globs = re.findall(r"[\w./*-]*\*[\w./-]*\.c\b", text)
+    return (re.search(r"(?<![\w.-])(%s)(?![\w-])" % names, text) is not None
+            or any(fnmatch.fnmatchcase(relative, glob) for glob in globs))
 
 
 def rule_orphans(tree):
@@ -301,9 +323,7 @@ def rule_orphans(tree):
         found = False
         while folder and not found:
             text = tree.files.get(folder + "/CMakeLists.txt", "")
-            stem = re.escape(os.path.relpath(path, folder)[:-2])
-            short = re.escape(re.sub(r"(\.bpf)?\.c$", "", name))
-            found = bool(re.search(r"(?<![\w.-])(%s|%s)(?![\w-])" % (stem, short), text))
+            found = is_named(text, os.path.relpath(path, folder), name)
             folder = os.path.dirname(folder)
         if not found:
             yield path, 1, "no CMakeLists.txt names it"
@@ -331,7 +351,7 @@ RULES = {
                             {"src/a.c": "int t[] = {\n" + "1,\n" * 90 + "};\n"}]),
     rule_head_comment: ([{"src/a.c": "int a;\n"}, {"src/a.c": "/* SPDX-x */\nint a;\n"}],
                         [{"src/a.c": "/* a - for a. */\nint a;\n"},
-                         {"src/a.c": "/* SPDX-x */\n/*\n * a - for a.\n */\n"}]),
+                         {"src/a.c": "int a;\n", "src/a.h": "/* SPDX-x */\n/*\n * a.\n */\n"}]),
     rule_todo: ([{"src/a.c": "/* TODO later */\n"}], [{"src/a.c": "/* TODOS */\n"}]),
     rule_core_calls: ([{"src/core/a.c": "p = malloc(3);\n"}, {"src/core/a.h": "t = time (NULL);\n"},
                        {"src/core/a.c": "free(p);\n"}, {"src/core/a.c": "clock_gettime(0, &t);\n"}],
@@ -363,12 +383,13 @@ RULES = {
                 [{"README.md": "https://github.com/x and https://docs.kernel.org/y\n"}]),
     rule_env_table: ([{"src/config.c": '"RAILYARD_A"', "src/a.c": 'x("RAILYARD_B");\n'},
                       {"src/config.c": '"RAILYARD_A"', "src/a.c": 'log("NCCL_IB_TC=%d is bad");\n'},
-                      {"src/a.c": 'x("RAILYARD_A");\n'}],
+                      {"src/a.c": 'x("RAILYARD_A");\n'}, {"deploy/job.env": "RAILYARD_A=1\n"}],
                      [{"src/config.c": '"RAILYARD_A", "NCCL_IB_TC"',
                        "src/a.c": '/* "RAILYARD_B" */ x("NCCL_IB_TC RAILYARD_*"); RAILYARD_C;\n'}]),
     rule_orphans: ([dict(LISTED, **{"src/b.c": ""}), {"tests/x/b.c": ""}],
                    [dict(LISTED, **{"src/a.c": ""}),
                     {"bpf/links.bpf.c": "", "bpf/CMakeLists.txt": "foreach(p rows links)\n"},
+                    {"tools/x/ab.c": "", "tools/x/CMakeLists.txt": "file(GLOB s a*.c)\n"},
                     {"src/CMakeLists.txt": "add_library(core core/slot.c)\n",
                      "src/core/slot.c": ""}]),
     rule_doc_length: ([{"CONTRIBUTING.md": "x\n" * 121}], [{"CONTRIBUTING.md": "x\n" * 120}]),
