@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Checks the deployment examples.
 
-check.py examples DIR       the YAML parses and is complete, the ConfigMap says what job.env says, and
-                            the Slurm script runs (with srun and scontrol played by stand-ins) and
-                            hands job.env's settings to the job
-check.py unit FILE          systemd accepts the unit; ends with 77 where there is no systemd-analyze
+check.py examples DIR  the YAML parses and is complete, the ConfigMap says what job.env says, and
+                       the Slurm script runs (with srun and scontrol played by stand-ins) and
+                       hands job.env's settings to the job
+check.py unit FILE     systemd accepts the unit; ends with 77 where there is no systemd-analyze
+check.py install BUILD an installation has what the unit runs and the plugin under both names
 """
 import os
 import shutil
@@ -45,7 +46,7 @@ def check_yaml(folder, env):
 
 
 STANDINS = {
-    "scontrol": "#!/bin/sh\n[ \"$1 $2 $3\" = 'show hostnames nodes[1-2]' ] && printf 'node1\\nnode2\\n'\n",
+    "scontrol": "#!/bin/sh\n[ \"$*\" = 'show hostnames nodes[1-2]' ] && echo node1 && echo node2\n",
     "srun": "#!/bin/sh\n[ \"$1\" = --export=ALL ] || exit 1\nshift\nSLURM_PROCID=1 exec \"$@\"\n",
     "railyard": "#!/bin/sh\necho \"$@\"\nenv\n",
 }
@@ -96,12 +97,47 @@ def check_unit(path):
     return problems + own
 
 
+def installed(root, path):
+    """The file that a path names once root is /, symbolic links included."""
+    full = root + path
+    while os.path.islink(full):
+        target = os.readlink(full)
+        full = root + target if target.startswith("/") else os.path.join(
+            os.path.dirname(full), target)
+    return full if os.path.isfile(full) else None
+
+
+def check_install(build):
+    problems = []
+    with tempfile.TemporaryDirectory() as root:
+        run = subprocess.run(["cmake", "--install", build], env=dict(os.environ, DESTDIR=root),
+                             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             check=False)
+        if run.returncode != 0:
+            return ["cmake --install ended with %d: %s" % (run.returncode, run.stdout[-500:])]
+        found = {}
+        for folder, _, names in os.walk(root):
+            for name in names:
+                found[name] = os.path.join(folder, name)[len(root):]
+        for name in ("libnccl-net-railyard.so", "librccl-net-railyard.so"):
+            if name not in found or not installed(root, found[name]):
+                problems.append("no %s" % name)
+        with open(root + found["railyard-load.service"], encoding="utf-8") as f:
+            commands = [line.split("=", 1)[1].split()[0] for line in f
+                        if line.startswith(("ExecStart=", "ExecStop="))]
+        problems += ["the unit runs %s, which is not installed" % command
+                     for command in commands if not os.access(root + command, os.X_OK)]
+    return problems
+
+
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("examples", "unit"):
-        print("usage: check.py examples DIR | unit FILE")
+    if len(sys.argv) != 3 or sys.argv[1] not in ("examples", "unit", "install"):
+        print("usage: check.py examples DIR | unit FILE | install BUILD")
         return 2
     if sys.argv[1] == "unit":
         problems = check_unit(sys.argv[2])
+    elif sys.argv[1] == "install":
+        problems = check_install(sys.argv[2])
     else:
         env = read_env(os.path.join(sys.argv[2], "job.env"))
         problems = check_yaml(sys.argv[2], env) + check_slurm(sys.argv[2], env)

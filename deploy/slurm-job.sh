@@ -7,8 +7,8 @@
 # An all-reduce between the nodes of the allocation through the plugin, on host memory, every byte
 # checked. A training job needs only the lines up to "settings end" and its own srun.
 #
-# Of the cluster it needs: the plugin where the loader finds it on each node (or LD_LIBRARY_PATH
-# below), and in slurm.conf PropagateResourceLimitsExcept=MEMLOCK, so that a node's own limit counts.
+# Of the cluster it needs: the plugin in /usr/local/lib of each node (else change the path below),
+# and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf, so that a node's own limit counts.
 set -eu
 
 # A batch script runs as a copy, so a file beside it is found from where the job was submitted.
@@ -21,7 +21,7 @@ ulimit -l unlimited 2>/dev/null || echo "memlock is $(ulimit -l) KiB on this nod
 # settings end
 
 root=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-# Each rank gets its number from srun, so it is expanded there, and meets the others at the first node.
+# The ranks meet at the first node. Each gets its number from srun, so it is expanded there.
 # shellcheck disable=SC2016
 srun --export=ALL bash -c 'exec railyard bench allreduce --plugin railyard \
 	--rank "$SLURM_PROCID" --ranks "$SLURM_NTASKS" --meet "$0:29511"' "$root"
