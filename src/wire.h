@@ -59,6 +59,7 @@ struct wire_handle {
 	uint8_t secret[WIRE_SECRET_BYTES];
 	struct wire_addr addr[WIRE_ADDRS];
 	uint16_t version_min, version_max;
+	uint8_t port_count; /* home ports of the listening device: how many paths to make */
 };
 
 struct wire_hello {
