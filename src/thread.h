@@ -17,6 +17,7 @@
 struct watch {
 	int fd;
 	void (*fn)(struct watch *w, uint32_t epoll_events);
+	uint32_t slot; /* thread.c's */
 };
 
 /* A timer of the plugin thread: `fn` runs there once `at_ns` has come and returns the next time (UINT64_MAX = off). */
