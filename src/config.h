@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * config.h - every environment variable of the plugin, in one table that parses, documents and prints itself.
+ * config.h - every environment variable of the plugin, in one table that parses, documents and
+ * prints itself.
  *
  * The only reader of the environment. config_load() runs once per process (first init); after
  * that the values are read-only. A bad value gives one line with name, value, allowed range, and
- * the default is used.
+ * the default is used. An unset or empty variable has its default; strings are never NULL.
  */
 #ifndef RAILYARD_CONFIG_H
 #define RAILYARD_CONFIG_H
@@ -54,13 +55,13 @@ struct config {
 	const char *socket_family;
 	/* RAILYARD_* */
 	enum config_mode mode;
-	int64_t small_bytes;        /* per port */
+	int64_t small_bytes; /* per port */
 	int64_t window_us;
 	int64_t pressure_max_pct;
 	int64_t connect_timeout_ms;
 	int64_t outage_timeout_ms;
 	int64_t signal_poll_ms;
-	const char *bpffs;          /* where the rail map is pinned; empty = the usual places */
+	const char *bpffs; /* where the rail map is pinned; empty = the usual places */
 };
 
 extern struct config config;
@@ -71,11 +72,16 @@ void config_load(void);
 /* config_reload - for tests: forget and read again. */
 void config_reload(void);
 
-/* config_print - the table: name, type, default, range, unit, text, and the value in force where it differs. */
+/*
+ * config_print - the table: name, type, default, range, unit, text, and the value in force where
+ * it differs. Reads the environment first if nobody has.
+ */
 void config_print(FILE *out);
 
-/* config_name/config_count - for tests and docs: the i-th variable's name. */
+/* For tests and docs: the i-th variable's name, unit and text; what is out of range is NULL. */
 unsigned config_count(void);
 const char *config_name(unsigned i);
+const char *config_unit(unsigned i);
+const char *config_text(unsigned i);
 
 #endif

@@ -5,7 +5,8 @@
  * Ranges are cached per port by page and counted, as NCCL registers the same buffers again and
  * again. A `struct mr` is immutable once made: the data path reads it without a lock.
  *
- * mr_id names the region to peers: index | generation << 16. Peers learn its keys by control.
+ * mr_id names the region to peers: index | generation << 16, never 0. Peers learn its keys by
+ * control.
  */
 #ifndef RAILYARD_MR_H
 #define RAILYARD_MR_H
@@ -35,11 +36,19 @@ static inline uint32_t mr_index(uint32_t id)
 
 /*
  * mr_register - register on all ports of a device. `fd` < 0: host or peermem memory; else dmabuf
- * at `offset`. Returns 0 and *out; -errno with one line (ENOMEM names RLIMIT_MEMLOCK and its value).
- * Threads: any, also beside the data path.
+ * at `offset`. Returns 0 and *out; -errno with one line (ENOMEM names RLIMIT_MEMLOCK and its
+ * value). Threads: any, also beside the data path; a port's registrations wait for each other.
  */
 int mr_register(const struct vdevice *dev, void *addr, size_t bytes, int type, uint64_t offset,
 		int fd, struct mr **out);
+
+/* mr_deregister - the reverse; NULL is nothing. The data path must be done with it. */
 void mr_deregister(struct mr *mr);
+
+/*
+ * mr_memlock_hint - after an ENOMEM of a verbs call: what the limit on locked memory is and how to
+ * raise it. Returns buf.
+ */
+const char *mr_memlock_hint(char *buf, size_t bytes);
 
 #endif
