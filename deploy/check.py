@@ -4,7 +4,7 @@
 check.py examples DIR  the YAML parses and is complete, the ConfigMap says what job.env says, and
                        the Slurm script runs (with srun and scontrol played by stand-ins) and
                        hands job.env's settings to the job
-check.py unit FILE     systemd accepts the unit; ends with 77 where there is no systemd-analyze
+check.py units DIR     systemd accepts the units; ends with 77 where there is no systemd-analyze
 check.py install BUILD an installation has what the unit runs and the plugin under both names
 """
 import os
@@ -73,28 +73,43 @@ def check_slurm(folder, env):
                        if "%s=%s" % item not in lines]
 
 
-def check_unit(path):
+UNITS = {
+    "railyard-load.service": ["load", "load --add", "unload"],
+    "railyard-add@.service": ["load --add --quiet"],
+}
+
+
+def exec_lines(path):
+    """The commands of a unit, in the order of the file."""
+    with open(path, encoding="utf-8") as f:
+        return [line.split("=", 1)[1].strip() for line in f if line.startswith("Exec")]
+
+
+def check_units(folder):
     analyze = shutil.which("systemd-analyze")
     if not analyze:
         print("no systemd-analyze on this machine")
         sys.exit(77)
-    with open(path, encoding="utf-8") as f:
-        text = f.read()
-    lines = [line for line in text.splitlines() if line.startswith(("ExecStart=", "ExecStop="))]
-    problems = ["%s: not an absolute path to railyard" % line for line in lines
-                if not line.split("=", 1)[1].split()[0].startswith("/")]
-    if [line.split()[-1] for line in lines] != ["load", "unload"]:
-        problems.append("the unit does not run load and unload")
-    with tempfile.TemporaryDirectory() as folder:
-        # The command is not installed while tests run: systemd is shown one that is.
-        copy = os.path.join(folder, os.path.basename(path))
-        command = lines[0].split("=", 1)[1].split()[0] if lines else ""
-        with open(copy, "w", encoding="utf-8") as f:
-            f.write(text.replace(command, shutil.which("true") or "/bin/true") if command else text)
-        run = subprocess.run([analyze, "verify", "--man=no", copy], text=True, check=False,
+    problems = []
+    with tempfile.TemporaryDirectory() as copies:
+        for name, expected in UNITS.items():
+            commands = exec_lines(os.path.join(folder, name))
+            if [command.partition(" ")[2] for command in commands] != expected:
+                problems.append("%s: runs %s" % (name, commands))
+            problems += ["%s: %s: no absolute path" % (name, command) for command in commands
+                         if not command.startswith("/")]
+            # The command is not installed while tests run: systemd is shown one that is.
+            with open(os.path.join(folder, name), encoding="utf-8") as f:
+                text = f.read()
+            for command in commands:
+                text = text.replace(command.split()[0] + " ", shutil.which("true") + " ")
+            with open(os.path.join(copies, name), "w", encoding="utf-8") as f:
+                f.write(text)
+        units = [os.path.join(copies, name.replace("@", "@mlx5_0")) for name in UNITS]
+        os.symlink("railyard-add@.service", os.path.join(copies, "railyard-add@mlx5_0.service"))
+        run = subprocess.run([analyze, "verify", "--man=no"] + units, text=True, check=False,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    own = [line for line in run.stdout.splitlines() if os.path.basename(path) in line]
-    return problems + own
+    return problems + [line for line in run.stdout.splitlines() if "railyard" in line]
 
 
 def installed(root, path):
@@ -122,20 +137,22 @@ def check_install(build):
         for name in ("libnccl-net-railyard.so", "librccl-net-railyard.so"):
             if name not in found or not installed(root, found[name]):
                 problems.append("no %s" % name)
-        with open(root + found["railyard-load.service"], encoding="utf-8") as f:
-            commands = [line.split("=", 1)[1].split()[0] for line in f
-                        if line.startswith(("ExecStart=", "ExecStop="))]
-        problems += ["the unit runs %s, which is not installed" % command
-                     for command in commands if not os.access(root + command, os.X_OK)]
+        for unit in UNITS:
+            commands = exec_lines(root + found[unit]) if unit in found else []
+            if not commands:
+                problems.append("no %s" % unit)
+            problems += ["%s runs %s, which is not installed" % (unit, command)
+                         for command in commands
+                         if not os.access(root + command.split()[0], os.X_OK)]
     return problems
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("examples", "unit", "install"):
-        print("usage: check.py examples DIR | unit FILE | install BUILD")
+    if len(sys.argv) != 3 or sys.argv[1] not in ("examples", "units", "install"):
+        print("usage: check.py examples DIR | units DIR | install BUILD")
         return 2
-    if sys.argv[1] == "unit":
-        problems = check_unit(sys.argv[2])
+    if sys.argv[1] == "units":
+        problems = check_units(sys.argv[2])
     elif sys.argv[1] == "install":
         problems = check_install(sys.argv[2])
     else:
