@@ -309,7 +309,7 @@ def rule_env_table(tree):
 
 
 def is_named(text, relative, name):
-    """Whether a CMakeLists.txt names a file by path, by name (without test_ or .c), or by a glob."""
+    """Whether a CMakeLists.txt names a file by path, name (without test_ or .c) or a glob."""
     short = re.sub(r"(\.bpf)?\.c$", "", name)
     names = "|".join(re.escape(n) for n in (relative[:-2], short, re.sub("^test_", "", short)))
     globs = re.findall(r"[\w./*-]*\*[\w./-]*\.c\b", text)
