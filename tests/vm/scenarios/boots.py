@@ -3,13 +3,13 @@
 
 def run(rig):
 	for guest in (rig.a, rig.b):
-		for rail in range(rig.rails):
-			assert guest.rdma_state(rail) == "ACTIVE", "%s: rxe%d is not ACTIVE" % (
-				guest.host, rail)
-			port = "/sys/class/infiniband/rxe%d/ports/1" % rail
-			kind = guest.run("cat %s/gid_attrs/types/1" % port).out.strip()
-			gid = guest.run("cat %s/gids/1" % port).out.strip()
-			assert kind == "RoCE v2" and ":ffff:" in gid, "GID 1 is %s %s" % (kind, gid)
+		states = guest.rdma_states()
+		assert states == {r: "ACTIVE" for r in range(rig.rails)}, "%s: %s" % (guest.host, states)
+		port = "/sys/class/infiniband/rxe*/ports/1"
+		kinds = guest.run("cat %s/gid_attrs/types/1" % port).out.splitlines()
+		gids = guest.run("cat %s/gids/1" % port).out.splitlines()
+		assert kinds == ["RoCE v2"] * rig.rails, "%s: GID 1 is %s" % (guest.host, kinds)
+		assert all(":ffff:0a4d:" in gid for gid in gids), "%s: GID 1 is %s" % (guest.host, gids)
 		mounts = guest.run("cat /proc/mounts").out
 		for kind in (" bpf ", " tracefs "):
 			assert kind in mounts, "%s: no%smount" % (guest.host, kind)

@@ -7,7 +7,7 @@ def run(rig):
 		rig.link(host, rail, up=False)
 		figures["down_s_" + host] = round(rig.wait_link(host, rail, "DOWN"), 2)
 		peer = rig.b if host == "a" else rig.a
-		assert peer.rdma_state(rail) == "ACTIVE", "the other end went down too"
+		assert peer.rdma_states()[rail] == "ACTIVE", "the other end went down too"
 		rig.link(host, rail, up=True)
 		figures["up_s_" + host] = round(rig.wait_link(host, rail, "ACTIVE"), 2)
 	return figures

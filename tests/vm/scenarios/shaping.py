@@ -11,5 +11,5 @@ def run(rig):
 	figures = {"rail%d" % r: check(rig.perftest(r, sender="ab"[r % 2]), 4.0)
 		   for r in range(rig.rails)}
 	rig.slow(0, 25)
-	figures["rail0_at_25_pct"] = check(rig.perftest(0, seconds=4), 1.0)
+	figures["rail0_at_25_pct"] = check(rig.perftest(0, mbytes=4), 1.0)
 	return figures
