@@ -26,7 +26,14 @@ extern char **environ;
 
 struct config config;
 
-enum type { TYPE_INT, TYPE_BOOL, TYPE_STRING, TYPE_ENUM, TYPE_SIZE, TYPE_NONE };
+enum type {
+	TYPE_INT,
+	TYPE_BOOL,
+	TYPE_STRING,
+	TYPE_ENUM,
+	TYPE_SIZE,
+	TYPE_NONE
+};
 
 static const char *const type_names[] = {"int", "bool", "string", "enum", "size", "-"};
 
@@ -41,8 +48,8 @@ struct variable {
 	int64_t def, min, max; /* in `unit` */
 	const char *unit;
 	const char *text;
-	size_t offset, bytes;         /* of the field in struct config */
-	int64_t scale;                /* field = value * scale; 0 = 1 */
+	size_t offset, bytes;	      /* of the field in struct config */
+	int64_t scale;		      /* field = value * scale; 0 = 1 */
 	const struct choice *choices; /* of an enum, up to a NULL name */
 };
 
@@ -52,25 +59,39 @@ static const struct choice families[] = {{"AF_INET", AF_INET}, {"AF_INET6", AF_I
 
 #define FIELD(field) .offset = offsetof(struct config, field), .bytes = sizeof(config.field)
 #define INT(name_, field, def_, min_, max_, unit_, text_)                                          \
-	{.name = name_, .type = TYPE_INT, .def = def_, .min = min_, .max = max_, .unit = unit_,    \
-	 .text = text_, FIELD(field)}
+	{                                                                                          \
+		.name = name_, .type = TYPE_INT, .def = def_, .min = min_, .max = max_,            \
+		.unit = unit_, .text = text_, FIELD(field)                                         \
+	}
 #define SCALED(name_, field, scale_, def_, min_, max_, unit_, text_)                               \
-	{.name = name_, .type = TYPE_INT, .def = def_, .min = min_, .max = max_, .unit = unit_,    \
-	 .text = text_, .scale = scale_, FIELD(field)}
+	{                                                                                          \
+		.name = name_, .type = TYPE_INT, .def = def_, .min = min_, .max = max_,            \
+		.unit = unit_, .text = text_, .scale = scale_, FIELD(field)                        \
+	}
 #define BOOL(name_, field, def_, text_)                                                            \
-	{.name = name_, .type = TYPE_BOOL, .def = def_, .max = 1, .unit = "0|1", .text = text_,    \
-	 FIELD(field)}
+	{                                                                                          \
+		.name = name_, .type = TYPE_BOOL, .def = def_, .max = 1, .unit = "0|1",            \
+		.text = text_, FIELD(field)                                                        \
+	}
 #define STRING(name_, field, unit_, text_)                                                         \
-	{.name = name_, .type = TYPE_STRING, .unit = unit_, .text = text_, FIELD(field)}
+	{                                                                                          \
+		.name = name_, .type = TYPE_STRING, .unit = unit_, .text = text_, FIELD(field)     \
+	}
 #define ENUM(name_, field, choices_, def_, text_)                                                  \
-	{.name = name_, .type = TYPE_ENUM, .def = def_, .unit = "name", .text = text_,             \
-	 .choices = choices_, FIELD(field)}
+	{                                                                                          \
+		.name = name_, .type = TYPE_ENUM, .def = def_, .unit = "name", .text = text_,      \
+		.choices = choices_, FIELD(field)                                                  \
+	}
 #define SIZE(name_, field, def_, min_, max_, text_)                                                \
-	{.name = name_, .type = TYPE_SIZE, .def = def_, .min = min_, .max = max_, .unit = "bytes", \
-	 .text = text_, FIELD(field)}
+	{                                                                                          \
+		.name = name_, .type = TYPE_SIZE, .def = def_, .min = min_, .max = max_,           \
+		.unit = "bytes", .text = text_, FIELD(field)                                       \
+	}
 /* Known to NCCL's transport, meaningless here: accepted, and named in one line when set. */
 #define NO_EFFECT(name_, unit_, text_)                                                             \
-	{.name = name_, .type = TYPE_NONE, .unit = unit_, .text = "no effect: " text_}
+	{                                                                                          \
+		.name = name_, .type = TYPE_NONE, .unit = unit_, .text = "no effect: " text_       \
+	}
 
 static const struct variable variables[] = {
 	INT("NCCL_IB_ADAPTIVE_ROUTING", ib_adaptive_routing, -2, -2, 1, "0|1",
@@ -89,7 +110,8 @@ static const struct variable variables[] = {
 	INT("NCCL_IB_GID_INDEX", ib_gid_index, -1, -1, 255, "index",
 	    "RoCE GID to use, unchecked; -1: found by family, range and version"),
 	STRING("NCCL_IB_HCA", ib_hca, "list",
-	       "ports to use: [^][=]name[:port[:rail[:plane]]],... (^ all but these, = exact names)"),
+	       "ports to use: [^][=]name[:port[:rail[:plane]]],... (^ all but these, = exact "
+	       "names)"),
 	BOOL("NCCL_IB_MERGE_NICS", ib_merge_nics, 1, "let NCCL fuse ports into one device"),
 	BOOL("NCCL_IB_MERGE_VFS", ib_merge_vfs, 1, "report virtual functions as one card"),
 	BOOL("NCCL_IB_MQP_RETRY_ALL", ib_mqp_retry_all, 0,
@@ -177,7 +199,10 @@ static bool loaded;
 
 /* ---- printing of values and ranges ---- */
 
-enum { VALUE_BYTES = 64, RANGE_BYTES = 64 };
+enum {
+	VALUE_BYTES = 64,
+	RANGE_BYTES = 64
+};
 
 static const char *choice_name(const struct variable *v, int64_t value)
 {

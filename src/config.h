@@ -14,7 +14,11 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum config_mode { MODE_ON, MODE_OBSERVE, MODE_OFF };
+enum config_mode {
+	MODE_ON,
+	MODE_OBSERVE,
+	MODE_OFF
+};
 
 /* Names are the variables' without their prefix. Units last. */
 struct config {

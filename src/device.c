@@ -66,10 +66,10 @@ static void using_say(void)
 	for (int i = 0; i < set.port_count && used < sizeof(text); i++) {
 		const struct port *port = &set.port[i];
 
-		used += (size_t)snprintf(text + used, sizeof(text) - used, " [%d]%s/%s%s", i,
-					 port->name,
-					 port->link_layer == IBV_LINK_LAYER_ETHERNET ? "RoCE" : "IB",
-					 port->word.down ? "(down)" : "");
+		used += (size_t)snprintf(
+			text + used, sizeof(text) - used, " [%d]%s/%s%s", i, port->name,
+			port->link_layer == IBV_LINK_LAYER_ETHERNET ? "RoCE" : "IB",
+			port->word.down ? "(down)" : "");
 	}
 	log_info("Using%s%s", text, relaxed_ordering() ? " [RO]" : "");
 }
@@ -285,10 +285,10 @@ static void vdevice_fill(struct vdevice *dev, int count, const int *devs)
 		plane_known |= port->plane_id >= 0;
 		planes |= plane_bit(port->plane_id);
 		if (used < sizeof(dev->name))
-			used += (size_t)snprintf(dev->name + used, sizeof(dev->name) - used,
-						 "%s%s", i ? "+" : "", port->ibdev);
+			used += (size_t)snprintf(dev->name + used, sizeof(dev->name) - used, "%s%s",
+						 i ? "+" : "", port->ibdev);
 	}
-	dev->plane_id = count == 1	  ? set.port[devs[0]].plane_id
+	dev->plane_id = count == 1    ? set.port[devs[0]].plane_id
 			: plane_known ? PLANE_FUSED | planes
 				      : -1;
 }
@@ -353,6 +353,5 @@ void port_pd_put(struct port *port)
 	}
 	pthread_mutex_unlock(&port->lock);
 	if (rc)
-		log_warn("%s: the protection domain was not freed (%s)", port->name,
-			 strerror(-rc));
+		log_warn("%s: the protection domain was not freed (%s)", port->name, strerror(-rc));
 }

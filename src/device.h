@@ -23,7 +23,7 @@
 enum {
 	PORTS_MAX = 32,
 	VDEVICES_MAX = 256,
-	PLANES_MAX = 12, /* distinct plane ids that NCCL_IB_HCA may give */
+	PLANES_MAX = 12,     /* distinct plane ids that NCCL_IB_HCA may give */
 	PLANE_FUSED = 0x4000 /* set in the plane id of a fused device, below it a bit per plane */
 };
 
@@ -43,26 +43,26 @@ struct port {
 	struct core_port word __attribute__((aligned(64)));
 	char name[IBV_SYSFS_NAME_MAX + 4]; /* "mlx5_0:1" */
 	char ibdev[IBV_SYSFS_NAME_MAX];
-	char netdev[32];         /* RoCE: the netdev of the GID in use; "" if none or unknown */
+	char netdev[32]; /* RoCE: the netdev of the GID in use; "" if none or unknown */
 	int ifindex;
-	uint8_t num;             /* port number on the device */
+	uint8_t num; /* port number on the device */
 	uint8_t link_layer;
 	struct ibv_context *ctx; /* shared by ports of one device */
 	struct ibv_device_attr attr;
-	char *pci_path;          /* realpath with merged digits; NULL if there is none */
-	uint64_t pci_address;    /* not merged, orders the ports; UINT64_MAX if there is none */
+	char *pci_path;	      /* realpath with merged digits; NULL if there is none */
+	uint64_t pci_address; /* not merged, orders the ports; UINT64_MAX if there is none */
 	uint64_t guid;
-	int nccl_port;           /* props.port */
+	int nccl_port; /* props.port */
 	uint32_t mbps;
-	int rail_id, plane_id;   /* from NCCL_IB_HCA; -1 unknown */
+	int rail_id, plane_id; /* from NCCL_IB_HCA; -1 unknown */
 	bool has_dmabuf, has_peermem;
-	struct worker *worker;   /* of the device; shared by its ports */
+	struct worker *worker; /* of the device; shared by its ports */
 	struct log_limit gid_limit;
 
-	pthread_mutex_t lock;    /* pd, netdev, ifindex; never held across a registration */
-	struct ibv_pd *pd;       /* while pd_refs > 0 */
+	pthread_mutex_t lock; /* pd, netdev, ifindex; never held across a registration */
+	struct ibv_pd *pd;    /* while pd_refs > 0 */
 	int pd_refs;
-	pthread_mutex_t cache_lock; /* the cache below; held across a registration */
+	pthread_mutex_t cache_lock;   /* the cache below; held across a registration */
 	struct mr_cache_entry *cache; /* sorted, see mr.c */
 	int cache_count, cache_room;
 };
@@ -86,7 +86,8 @@ int device_init(void);
 /* device_fini - drop a reference; the last one stops the workers. Contexts stay open. */
 void device_fini(void);
 
-/* device_forget - for tests, with no reference left: close and free all, so that init finds anew. */
+/* device_forget - for tests, with no reference left: close and free all, so that init finds anew.
+ */
 void device_forget(void);
 
 int port_count(void);

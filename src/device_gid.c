@@ -19,7 +19,11 @@
 #include "device_sys.h"
 #include "util.h"
 
-enum { GID_BYTES = 16, GID_BITS = 128, V4_BITS = 32 };
+enum {
+	GID_BYTES = 16,
+	GID_BITS = 128,
+	V4_BITS = 32
+};
 
 static const uint8_t v4_prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 

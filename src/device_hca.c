@@ -42,8 +42,7 @@ static int entry_take(const char **s, struct hca_entry *entry)
 	memcpy(entry->name, *s, len);
 	entry->name[len] = '\0';
 	*s += len;
-	if (number_take(s, UINT8_MAX, &entry->port) ||
-	    number_take(s, HCA_RAIL_MAX, &entry->rail) ||
+	if (number_take(s, UINT8_MAX, &entry->port) || number_take(s, HCA_RAIL_MAX, &entry->rail) ||
 	    number_take(s, HCA_PLANE_MAX, &entry->plane))
 		return -EINVAL;
 	return **s == '\0' || **s == ',' ? 0 : -EINVAL;

@@ -13,7 +13,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { HCA_ENTRIES_MAX = 32, HCA_NAME_BYTES = 64, HCA_RAIL_MAX = 0x7fff, HCA_PLANE_MAX = 0x3fff };
+enum {
+	HCA_ENTRIES_MAX = 32,
+	HCA_NAME_BYTES = 64,
+	HCA_RAIL_MAX = 0x7fff,
+	HCA_PLANE_MAX = 0x3fff
+};
 
 struct hca_entry {
 	char name[HCA_NAME_BYTES];

@@ -6,6 +6,7 @@
  * another. Order and numbers depend on PCI addresses and names only, so that equal hosts agree.
  * Must not start threads: that is device.c's part.
  */
+#define _GNU_SOURCE /* strverscmp */
 #include "device_scan.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * device_scan.h - between device.c, which owns the arrays, and the files that fill and address them.
- * For those files only; everybody else uses device.h.
+ * device_scan.h - between device.c, which owns the arrays, and the files that fill and address
+ * them. For those files only; everybody else uses device.h.
  */
 #ifndef RAILYARD_DEVICE_SCAN_H
 #define RAILYARD_DEVICE_SCAN_H

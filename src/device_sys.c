@@ -17,7 +17,10 @@
 
 #include "util.h"
 
-enum { GIDS_TRIED = 16, ADDRESS_LEN = sizeof("0000:00:00.0") - 1 };
+enum {
+	GIDS_TRIED = 16,
+	ADDRESS_LEN = sizeof("0000:00:00.0") - 1
+};
 
 static const char *sys_root = "/sys";
 

@@ -10,7 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* device_sys_root - for tests: look below `root` instead of /sys; NULL returns to /sys. Borrowed. */
+/* device_sys_root - for tests: look below `root` instead of /sys; NULL returns to /sys. Borrowed.
+ */
 void device_sys_root(const char *root);
 
 /*

@@ -17,7 +17,9 @@
 
 #define PREFIX "NET/Railyard : "
 
-enum { LINE_BYTES = 2048 };
+enum {
+	LINE_BYTES = 2048
+};
 
 /* NCCL's subsystem bits: INIT is shown by default at level INFO; a warning belongs to all. */
 #define FLAGS_INFO (0x1ul | 0x10ul)
@@ -86,8 +88,8 @@ static bool limit_passes(struct log_limit *limit, uint32_t *dropped)
 	uint64_t next = __atomic_load_n(&limit->next_ns, __ATOMIC_RELAXED);
 
 	if (now < next ||
-	    !__atomic_compare_exchange_n(&limit->next_ns, &next, now + LOG_LIMIT_INTERVAL_NS,
-					 false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+	    !__atomic_compare_exchange_n(&limit->next_ns, &next, now + LOG_LIMIT_INTERVAL_NS, false,
+					 __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
 		__atomic_fetch_add(&limit->dropped, 1, __ATOMIC_RELAXED);
 		return false;
 	}

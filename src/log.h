@@ -11,7 +11,11 @@
 
 #include <stdint.h>
 
-enum log_level { LOG_WARN = 2, LOG_INFO = 3, LOG_TRACE = 5 }; /* NCCL's numbers */
+enum log_level {
+	LOG_WARN = 2,
+	LOG_INFO = 3,
+	LOG_TRACE = 5
+}; /* NCCL's numbers */
 
 #define LOG_LIMIT_INTERVAL_NS 1000000000ull
 
@@ -25,8 +29,8 @@ void log_set_sink(log_sink_fn sink);
 void log_line(enum log_level level, const char *func, int line, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-#define log_warn(...) log_line(LOG_WARN, __func__, __LINE__, __VA_ARGS__)
-#define log_info(...) log_line(LOG_INFO, __func__, __LINE__, __VA_ARGS__)
+#define log_warn(...)  log_line(LOG_WARN, __func__, __LINE__, __VA_ARGS__)
+#define log_info(...)  log_line(LOG_INFO, __func__, __LINE__, __VA_ARGS__)
 #define log_trace(...) log_line(LOG_TRACE, __func__, __LINE__, __VA_ARGS__)
 
 /*

@@ -23,7 +23,7 @@
 
 struct mr_cache_entry {
 	uintptr_t addr; /* of the first page */
-	size_t bytes;   /* whole pages */
+	size_t bytes;	/* whole pages */
 	int refs;
 	bool is_dmabuf;
 	struct ibv_mr *mr;
@@ -34,7 +34,7 @@ struct range {
 	uintptr_t addr;
 	size_t bytes;
 	uint64_t offset; /* in the dmabuf */
-	int fd;          /* < 0: no dmabuf */
+	int fd;		 /* < 0: no dmabuf */
 };
 
 /* ---- ids ---- */
@@ -42,7 +42,7 @@ struct range {
 static struct {
 	pthread_mutex_t lock;
 	uint16_t generation[MR_INDEX_MAX]; /* of the last use */
-	uint16_t free[MR_INDEX_MAX];       /* indices given back; the last goes out first */
+	uint16_t free[MR_INDEX_MAX];	   /* indices given back; the last goes out first */
 	int free_count;
 	int used; /* indices ever given out */
 } ids = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -55,8 +55,7 @@ static int id_get(uint32_t *id)
 	if (ids.free_count == 0 && ids.used == MR_INDEX_MAX) {
 		rc = -ENOSPC;
 	} else {
-		uint32_t index = ids.free_count ? ids.free[--ids.free_count]
-						: (uint32_t)ids.used++;
+		uint32_t index = ids.free_count ? ids.free[--ids.free_count] : (uint32_t)ids.used++;
 
 		if (++ids.generation[index] == 0) /* so that no id is 0 */
 			ids.generation[index] = 1;
@@ -91,7 +90,8 @@ static int cache_after(const struct port *port, uintptr_t addr)
 	return low;
 }
 
-/* Entries may overlap, so every one that begins early enough may be it; the nearest is tried first. */
+/* Entries may overlap, so every one that begins early enough may be it; the nearest is tried first.
+ */
 static struct mr_cache_entry *cache_find(struct port *port, const struct range *r)
 {
 	for (int i = cache_after(port, r->addr); i-- > 0;) {
@@ -180,8 +180,8 @@ static void failure_say(const struct port *port, const struct range *r, int rc)
 	if (rc == -ENOMEM)
 		mr_memlock_hint(hint, sizeof(hint));
 	log_warn("%s: cannot register %zu bytes at %p%s (%s)%s%s", port->name, r->bytes,
-		 (void *)r->addr, r->fd >= 0 ? " as dmabuf" : "", strerror(-rc),
-		 *hint ? ": " : "", hint);
+		 (void *)r->addr, r->fd >= 0 ? " as dmabuf" : "", strerror(-rc), *hint ? ": " : "",
+		 hint);
 }
 
 static int verbs_register(struct ibv_pd *pd, const struct range *r, struct ibv_mr **mr)

@@ -15,7 +15,9 @@
 
 #include "device.h"
 
-enum { MR_INDEX_MAX = 65536 };
+enum {
+	MR_INDEX_MAX = 65536
+};
 
 struct mr {
 	uint32_t id;
@@ -26,7 +28,7 @@ struct mr {
 	int port[CORE_PORTS_MAX]; /* indices of ports */
 	uintptr_t addr;
 	size_t bytes;
-	int type;                 /* NCCL_PTR_* */
+	int type; /* NCCL_PTR_* */
 };
 
 static inline uint32_t mr_index(uint32_t id)
