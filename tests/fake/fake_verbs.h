@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * fake_verbs.h - RDMA devices in memory: RC queue pairs of one process, joined by GID and QP
+ * number.
+ *
+ * For tests of what stands on the verbs table, and for counting its work. It keeps the rules that
+ * programs break unnoticed on forgiving devices: keys (lkey and rkey differ), bounds and access,
+ * the state machine and its masks, PSNs, queue and CQ depths, where a slot is free again only once
+ * its completion, or a later one, has been polled. What a correct program never causes is a
+ * *fault*: a test ends with fake_fault() == NULL and fake_leaks() == 0.
+ *
+ * Any thread may call any of this; one lock covers it all, so it says nothing about speed.
+ */
+#ifndef RAILYARD_FAKE_VERBS_H
+#define RAILYARD_FAKE_VERBS_H
+
+#include <stdbool.h>
+
+#include "verbs.h"
+
+/* The fake is also a shared library of its own, libibverbs-fake.so.1, driven by these names. */
+#pragma GCC visibility push(default)
+
+enum {
+	FAKE_DEVICES_MAX = 16,
+	FAKE_PORTS_MAX = 4,
+	FAKE_SGE_MAX = 4,
+	FAKE_GIDS = 8
+};
+
+/* The GID table of every port: link-local and IPv4, each as RoCE v1 and v2, then empty. */
+enum {
+	FAKE_GID_INDEX_IPV4_V2 = 3
+};
+
+enum fake_delivery {
+	FAKE_IMMEDIATE, /* a posted WR has landed and completed when post_send returns */
+	FAKE_QUEUED,	/* nothing moves but by fake_step() */
+};
+
+enum fake_rnr {
+	FAKE_RNR_FAIL, /* an immediate without a receive WR is a fault, and fails the sender's QP */
+	FAKE_RNR_WAIT, /* it waits for a receive WR, as with rnr_retry 7 */
+};
+
+/* Zero means the default, in brackets. */
+struct fake_config {
+	int device_count; /* [1] */
+	int port_count;	  /* per device [1] */
+	enum fake_delivery delivery;
+	enum fake_rnr rnr;
+	uint64_t seed;	     /* order of fake_step */
+	enum ibv_mtu mtu;    /* [IBV_MTU_4096] */
+	uint32_t mbps;	     /* what query_port_speed says [-EOPNOTSUPP; query_port: 100 Gb/s] */
+	int max_qp;	     /* per device [65536] */
+	int max_qp_wr;	     /* [8192] */
+	int max_cqe;	     /* [262144] */
+	uint32_t max_inline; /* [256] */
+	uint32_t copy_max; /* bytes of a WR that are really copied [all]: to measure other things */
+	bool dmabuf;	   /* reg_dmabuf_mr maps the fd (give a memfd) [-EOPNOTSUPP] */
+	bool reuse_qpn;	   /* the lowest free number at once [never again] */
+	bool destroy_cleans_cq; /* destroy_qp takes the QP's completions out of its CQs, as mlx5
+				   does */
+};
+
+/* The table to put in place of `verbs`. */
+extern const struct verbs_ops fake_verbs_ops;
+
+/* fake_init - build new devices, as if no verb had ever been called. */
+void fake_init(const struct fake_config *config);
+
+/*
+ * fake_step - let one WR land or one completion be reported, chosen by the seed among all QPs that
+ * can move; a QP's own WRs stay in order. Returns false if nothing can move.
+ */
+bool fake_step(void);
+/* fake_run - fake_step until nothing can move. Returns the number of steps. */
+unsigned fake_run(void);
+
+/*
+ * fake_port_set - link up or down, with the port's async event on every open context. WRs over a
+ * down port (of either end) wait; they fail only by fake_retry_exceeded.
+ */
+void fake_port_set(int device, int port, bool up);
+/* fake_port_hold - as a silent black hole: nothing lands over the port, and no event tells. */
+void fake_port_hold(int device, int port, bool hold);
+/* fake_retry_exceeded - what the NIC does in the end: QPs on the port that wait go to ERR. */
+void fake_retry_exceeded(int device, int port);
+/* fake_event - raise an async event on all contexts of a device; `port` for port events. */
+void fake_event(int device, enum ibv_event_type type, int port);
+void fake_event_qp(struct ibv_qp *qp, enum ibv_event_type type);
+
+/* fake_fail_nth - the nth call from now that can fail (table, post or poll) fails once; 0 = none.
+ */
+void fake_fail_nth(unsigned n, int error);
+/* fake_failed - the name of the call that fake_fail_nth made fail; NULL if it has not come yet. */
+const char *fake_failed(void);
+
+/* Since fake_init or fake_counts_reset. post_send_calls are doorbells; failed calls do not count.
+ */
+struct fake_counts {
+	uint64_t post_send_calls, send_wrs, send_bytes;
+	uint64_t post_recv_calls, recv_wrs;
+	uint64_t poll_calls, poll_empty, cqes;
+};
+void fake_counts_get(struct fake_counts *out);
+void fake_counts_reset(void);
+/* fake_port_bytes - payload posted over a port since fake_init. */
+uint64_t fake_port_bytes(int device, int port);
+
+/* fake_fault - the first fault as text, NULL if there is none; fake_fault_clear forgets them. */
+const char *fake_fault(void);
+void fake_fault_clear(void);
+
+/* fake_leaks - number of contexts, PDs, MRs, CQs and QPs still open; `text` (if any) lists them. */
+int fake_leaks(char *text, size_t text_bytes);
+
+#pragma GCC visibility pop
+
+#endif
