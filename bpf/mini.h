@@ -113,6 +113,7 @@ struct Qdisc {
 struct sk_buff {
 	struct net_device *dev;
 	unsigned char *head;
+	unsigned char *data;
 	__u16 network_header;
 	__u32 tail;
 	__be16 protocol;

@@ -330,23 +330,15 @@ struct packet {
 	struct rocev2_l3 l3;
 };
 
-/* `tagged`: the network header of the packet still has VLAN tags before it. */
-static __always_inline void packet_read(struct sk_buff *skb, bool tagged, struct packet *out)
+/* The packet's network header is `at` bytes behind skb->head. */
+static __always_inline void packet_read(struct sk_buff *skb, __u32 at, struct packet *out)
 {
 	unsigned char l3[ROCEV2_L3_BYTES];
 	unsigned char l4[ROCEV2_L4_BYTES];
 	unsigned char *head = BPF_CORE_READ(skb, head);
-	__u32 at = BPF_CORE_READ(skb, network_header);
 	__u32 end = BPF_CORE_READ(skb, tail);
 
 	out->kind = ROCEV2_NOT;
-	if (tagged) {
-		unsigned char proto[2] = {};
-
-		at += 4;
-		bpf_probe_read_kernel(proto, sizeof(proto), head + at - 2);
-		at += rocev2_is_vlan(rocev2_be16(proto)) ? 4 : 0;
-	}
 	if (end < at || bpf_probe_read_kernel(l3, sizeof(l3), head + at) ||
 	    rocev2_parse_l3(l3, end - at, &out->l3)) {
 		return;
@@ -356,6 +348,21 @@ static __always_inline void packet_read(struct sk_buff *skb, bool tagged, struct
 		return;
 	}
 	out->kind = rocev2_parse_l4(l4, end - at);
+}
+
+/* On receipt skb->data is behind the Ethernet header, and skb->network_header is not yet
+ * set. Tags that the NIC did not strip (two at most) are still there. */
+static __always_inline __u32 rx_l3_offset(struct sk_buff *skb)
+{
+	unsigned char *data = BPF_CORE_READ(skb, data);
+	__u32 at = (__u32)(data - BPF_CORE_READ(skb, head));
+	unsigned char proto[2] = {};
+
+	if (rocev2_is_vlan(__builtin_bswap16(BPF_CORE_READ(skb, protocol)))) {
+		bpf_probe_read_kernel(proto, sizeof(proto), data + 2);
+		at += rocev2_is_vlan(rocev2_be16(proto)) ? 8 : 4;
+	}
+	return at;
 }
 
 SEC("tp_btf/net_dev_start_xmit")
@@ -368,7 +375,7 @@ int BPF_PROG(on_tx_packet, struct sk_buff *skb, struct net_device *dev)
 		return 0;
 	}
 	/* On the way out the network header always points behind the tags. */
-	packet_read(skb, 0, &packet);
+	packet_read(skb, BPF_CORE_READ(skb, network_header), &packet);
 	if (packet.kind != ROCEV2_NOT) {
 		__sync_fetch_and_add(&row->soft_tx_pkts, 1);
 		__sync_fetch_and_add(&row->soft_tx_bytes, packet.l3.ip_bytes);
@@ -409,7 +416,7 @@ int BPF_PROG(on_rx_packet, struct sk_buff *skb)
 			link_up(row, now);
 		}
 	}
-	packet_read(skb, rocev2_is_vlan(__builtin_bswap16(BPF_CORE_READ(skb, protocol))), &packet);
+	packet_read(skb, rx_l3_offset(skb), &packet);
 	if (packet.kind != ROCEV2_NOT) {
 		rx_count(row, &packet);
 	}
