@@ -119,9 +119,11 @@ struct wire_keys {
 	uint32_t rkey[CORE_PORTS_MAX]; /* by home port of the comm's device */
 };
 
+enum { WIRE_PORT_DOWN = 1, WIRE_PORT_DRAIN = 2 };
+
 struct wire_ports {
 	uint8_t port_count;
-	uint8_t down[CORE_PORTS_MAX];
+	uint8_t down[CORE_PORTS_MAX]; /* WIRE_PORT_* */
 	uint8_t pressure[CORE_PORTS_MAX];
 };
 

@@ -269,6 +269,18 @@ void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes,
 	}
 }
 
+void plan_forget(struct core_send *c, struct core_lane *lane)
+{
+	struct core_load *load = c->cfg.load[lane->port];
+
+	for (uint8_t i = lane->tail; i != lane->head && load != NULL; i++) {
+		if (lane->ring[i].bytes >= PIECE_MIN && c->cfg.lane_count > 1) {
+			__atomic_fetch_sub(&load->inflight_bytes, lane->ring[i].bytes,
+					   __ATOMIC_RELAXED);
+		}
+	}
+}
+
 /* Credits ride in the records: look only when they seem used up. Counts grow mod 2^16. */
 static bool credit_left(struct core_send *c, uint32_t l)
 {
@@ -339,14 +351,11 @@ static void best_path(struct core_send *c, uint32_t wrs)
 	}
 }
 
-static int lane_small(struct core_send *c, const struct core_msg *m, uint32_t wrs)
+static int lane_small(struct core_send *c, const struct core_msg *m, uint32_t wrs, bool changed)
 {
 	uint32_t turn = 0;
 
-	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
-		core_send_signal(c);
-		best_path(c, wrs);
-	} else if (c->cfg.path_count > 1 && m->seq % SMALL_RECHECK == 0) {
+	if (changed || (c->cfg.path_count > 1 && m->seq % SMALL_RECHECK == 0)) {
 		best_path(c, wrs);
 	}
 	if (c->lanes_per_path > 1) {
@@ -487,14 +496,16 @@ void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns)
 
 int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t now_ns)
 {
+	bool changed = c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE);
+
+	if (changed) {
+		core_send_signal(c);
+	}
 	if (c->cfg.lane_count == 1) {
-		if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
-			core_send_signal(c);
-		}
 		return lane_takes(c, 0, wrs) ? 0 : -1;
 	}
 	if (m->plan == PLAN_ONE) {
-		return lane_small(c, m, wrs);
+		return lane_small(c, m, wrs, changed);
 	}
 	if (m->plan == PLAN_EQUAL) {
 		uint32_t l = (m->lane0 + (uint32_t)m->next) % c->cfg.lane_count;

@@ -21,6 +21,9 @@ int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t no
 void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns);
 void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns);
 
+/* plan_forget - take a lane's units in flight off its port's load. */
+void plan_forget(struct core_send *c, struct core_lane *lane);
+
 /* plan_lane_reset - a lane starts again: cost from the port's speed, nothing measured. */
 void plan_lane_reset(struct core_send *c, uint32_t l);
 

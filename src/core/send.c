@@ -33,6 +33,14 @@ int core_send_init(struct core_send *c, const struct core_config *cfg, const str
 	return 0;
 }
 
+void core_send_fini(struct core_send *c)
+{
+	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
+		plan_forget(c, &c->lane[i]);
+		c->lane[i].tail = c->lane[i].head;
+	}
+}
+
 void core_send_lane_open(struct core_send *c, uint32_t i, uint32_t generation, uint16_t credit)
 {
 	struct core_lane *lane = &c->lane[i];

@@ -136,6 +136,9 @@ struct core_post {
  * Returns 0; -EINVAL for counts out of bounds. */
 int core_send_init(struct core_send *c, const struct core_config *cfg, const struct core_cts *ring);
 
+/* core_send_fini - take what is in flight off the ports' load; also of a core never started (zeroed). */
+void core_send_fini(struct core_send *c);
+
 /* core_send_lane_open - lane `i` is connected in `generation`, with `credit` receive WRs posted. */
 void core_send_lane_open(struct core_send *c, uint32_t i, uint32_t generation, uint16_t credit);
 

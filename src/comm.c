@@ -1,0 +1,638 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * comm.c - making and destroying the halves of a connection.
+ *
+ * Slow verbs commands run as one job per port on the device's worker: set-up (PD, CQ, rings, queue
+ * pairs to INIT), then attach (RTR, RTS, receive WRs). Until comm_attach_done() says 1 only these
+ * jobs touch the queue pairs; from then on only the owner does, until comm_destroy().
+ */
+#include "comm.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "config.h"
+#include "log.h"
+#include "signals.h"
+#include "util.h"
+
+enum { HOP_LIMIT = 255, RNR_TIMER = 12, RNR_RETRY_ENDLESS = 7, PSN_MASK = 0xffffff };
+
+static struct {
+	pthread_mutex_t lock;
+	struct comm *first;
+	uint64_t next_id;
+} table = { .lock = PTHREAD_MUTEX_INITIALIZER, .next_id = 1 };
+
+static struct core_load load[PORTS_MAX] __attribute__((aligned(64)));
+
+static size_t comm_bytes(enum comm_kind kind)
+{
+	return kind == COMM_SEND ? sizeof(struct send_comm) : sizeof(struct recv_comm);
+}
+
+/* The part of a comm that NICs read and write. */
+static void ring_range(struct comm *c, void **start, size_t *bytes)
+{
+	if (c->kind == COMM_SEND) {
+		*start = send_comm(c)->ring;
+		*bytes = sizeof(*send_comm(c)) - offsetof(struct send_comm, ring);
+	} else {
+		*start = recv_comm(c)->staging;
+		*bytes = sizeof(*recv_comm(c)) - offsetof(struct recv_comm, staging);
+	}
+}
+
+int comm_create(enum comm_kind kind, struct vdevice *dev, struct comm **out)
+{
+	struct comm *c = mmap(NULL, comm_bytes(kind), PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (c == MAP_FAILED) {
+		return -ENOMEM;
+	}
+	c->kind = (uint8_t)kind;
+	c->dev = dev;
+	c->port_count = (uint8_t)dev->port_count;
+	for (int i = 0; i < dev->port_count; i++) {
+		c->port[i].port = port_at(dev->port[i]);
+		c->port[i].comm = c;
+		c->port[i].index = i;
+		c->port[i].job.done = 1;
+	}
+	pthread_mutex_lock(&table.lock);
+	c->id = table.next_id++;
+	c->next = table.first;
+	table.first = c;
+	pthread_mutex_unlock(&table.lock);
+	*out = c;
+	return 0;
+}
+
+bool comm_find(uint64_t id, void (*fn)(struct comm *c, void *arg), void *arg)
+{
+	struct comm *c;
+
+	pthread_mutex_lock(&table.lock);
+	for (c = table.first; c != NULL && c->id != id; c = c->next) {
+	}
+	if (c != NULL) {
+		fn(c, arg);
+	}
+	pthread_mutex_unlock(&table.lock);
+	return c != NULL;
+}
+
+void comm_each(void (*fn)(struct comm *c, void *arg), void *arg)
+{
+	pthread_mutex_lock(&table.lock);
+	for (struct comm *c = table.first; c != NULL; c = c->next) {
+		fn(c, arg);
+	}
+	pthread_mutex_unlock(&table.lock);
+}
+
+static void table_remove(struct comm *c)
+{
+	pthread_mutex_lock(&table.lock);
+	for (struct comm **p = &table.first; *p != NULL; p = &(*p)->next) {
+		if (*p == c) {
+			*p = c->next;
+			break;
+		}
+	}
+	pthread_mutex_unlock(&table.lock);
+}
+
+void comm_fail(struct comm *c, int error, const char *why)
+{
+	if (c->error != 0) {
+		return;
+	}
+	c->why = why;
+	__atomic_store_n(&c->error, error, __ATOMIC_RELEASE);
+	if (!c->peer_closed) {
+		log_warn("%s comm %llu with %s has failed: %s",
+			 c->kind == COMM_SEND ? "send" : "receive", (unsigned long long)c->id,
+			 peer_name(c->peer), why);
+	}
+}
+
+/* --- set-up, on the worker ---------------------------------------------------------------- */
+
+static int modify_patiently(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	int rc = verbs.modify_qp(qp, attr, mask);
+
+	for (int64_t i = 1; i <= config.ib_mqp_retry_cnt && rc != 0; i++) {
+		struct timespec pause = { 0 };
+		int64_t ms = i * config.ib_mqp_retry_sleep_msec;
+
+		if (rc != -ETIMEDOUT && !config.ib_mqp_retry_all) {
+			break;
+		}
+		pause.tv_sec = ms / 1000;
+		pause.tv_nsec = ms % 1000 * 1000000;
+		nanosleep(&pause, NULL);
+		rc = verbs.modify_qp(qp, attr, mask);
+	}
+	return rc;
+}
+
+static int qp_to_init(struct ibv_qp *qp, const struct port *port, int access)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_INIT,
+		.pkey_index = (uint16_t)config.ib_pkey,
+		.port_num = port->num,
+		.qp_access_flags = (unsigned int)access,
+	};
+
+	return modify_patiently(qp, &attr,
+				IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+					IBV_QP_ACCESS_FLAGS);
+}
+
+static int qp_make(struct comm *c, struct comm_port *p, struct ibv_qp **out)
+{
+	bool sender = c->kind == COMM_SEND;
+	struct ibv_qp_init_attr attr = {
+		.qp_context = c,
+		.send_cq = p->cq,
+		.recv_cq = p->cq,
+		.qp_type = IBV_QPT_RC,
+		.cap = {
+			.max_send_wr = CORE_SQ_WRS,
+			.max_recv_wr = sender ? 0 : CORE_RQ_WRS,
+			.max_send_sge = 1,
+			.max_recv_sge = 1,
+			.max_inline_data = c->inline_cts ? sizeof(struct core_cts) : 0,
+		},
+	};
+	struct ibv_qp *qp;
+	int rc = verbs.create_qp(p->pd, &attr, &qp);
+
+	if (rc != 0) {
+		return rc;
+	}
+	rc = qp_to_init(qp, p->port, IBV_ACCESS_REMOTE_WRITE);
+	if (rc != 0) {
+		verbs.destroy_qp(qp);
+		return rc;
+	}
+	*out = qp;
+	return 0;
+}
+
+/* A loopback queue pair: a READ through it makes what the NIC wrote before visible to the GPU. */
+static int flush_make(struct comm *c, struct comm_port *p)
+{
+	struct ibv_qp_init_attr attr = {
+		.qp_context = c,
+		.send_cq = p->cq,
+		.recv_cq = p->cq,
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = FLUSH_REQUESTS, .max_send_sge = 1 },
+	};
+	int rc = verbs.create_qp(p->pd, &attr, &p->flush_qp);
+
+	if (rc != 0) {
+		return rc;
+	}
+	return qp_to_init(p->flush_qp, p->port, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_LOCAL_WRITE);
+}
+
+static bool port_reaches_gpu(const struct port *port)
+{
+	return (port->has_dmabuf || port->has_peermem) && !config.gdr_flush_disable;
+}
+
+static int lanes_on_port(const struct comm *c, int index)
+{
+	int n = 0;
+
+	for (int i = index; i < c->lane_count; i += c->path_count) {
+		n++;
+	}
+	return n;
+}
+
+/* Lane i is on path i % path_count, and path k is between local port k % n and remote port k % m. */
+static int lane_port(const struct comm *c, int lane)
+{
+	return lane % c->path_count % c->port_count;
+}
+
+static int cq_depth(const struct comm *c, const struct comm_port *p)
+{
+	int lanes = 0, depth;
+
+	for (int path = p->index; path < c->path_count; path += c->port_count) {
+		lanes += lanes_on_port(c, path);
+	}
+	/* Two generations of what one lane can have outstanding, and flushes. */
+	depth = 2 * lanes * (CORE_WR_RING + CORE_ANNOUNCE_SIGNALS) + FLUSH_REQUESTS;
+	return depth < p->port->attr.max_cqe || p->port->attr.max_cqe == 0 ? depth :
+									      p->port->attr.max_cqe;
+}
+
+static int setup_port(struct comm *c, struct comm_port *p, const char **what)
+{
+	void *start;
+	size_t bytes;
+	int rc = port_address(p->port, &p->addr);
+
+	*what = "port address";
+	if (rc != 0) {
+		return rc;
+	}
+	*what = "ibv_alloc_pd";
+	rc = port_pd_get(p->port, &p->pd);
+	if (rc != 0) {
+		return rc;
+	}
+	*what = "ibv_create_cq";
+	rc = verbs.create_cq(p->port->ctx, cq_depth(c, p), c, &p->cq);
+	if (rc != 0) {
+		return rc;
+	}
+	ring_range(c, &start, &bytes);
+	*what = "ibv_reg_mr of the ring (see ulimit -l)";
+	rc = verbs.reg_mr(p->pd, start, bytes, (uintptr_t)start,
+			  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &p->ring_mr);
+	if (rc != 0) {
+		return rc;
+	}
+	*what = "ibv_create_qp";
+	for (int i = 0; i < c->lane_count && rc == 0; i++) {
+		if (lane_port(c, i) == p->index) {
+			rc = qp_make(c, p, &c->lane[i].qp);
+		}
+	}
+	if (rc == 0 && c->kind == COMM_RECV && port_reaches_gpu(p->port)) {
+		rc = flush_make(c, p);
+	}
+	return rc;
+}
+
+static int setup_job(struct job *job)
+{
+	struct comm_port *p = CONTAINER_OF(job, struct comm_port, job);
+	const char *what;
+	int rc = setup_port(p->comm, p, &what);
+
+	if (rc != 0) {
+		log_warn("%s: %s failed: %s", p->port->name, what, strerror(-rc));
+	}
+	return rc;
+}
+
+static void jobs_start(struct comm *c, int (*fn)(struct job *job))
+{
+	for (int i = 0; i < c->port_count; i++) {
+		c->port[i].job.fn = fn;
+		c->port[i].job.done = 0;
+	}
+	for (int i = 0; i < c->port_count; i++) {
+		worker_submit(c->port[i].port->worker, &c->port[i].job);
+	}
+}
+
+static int jobs_done(struct comm *c)
+{
+	int rc = 1;
+
+	for (int i = 0; i < c->port_count; i++) {
+		if (!job_done(&c->port[i].job)) {
+			return 0;
+		}
+		if (c->port[i].job.result != 0) {
+			rc = c->port[i].job.result;
+		}
+	}
+	return rc;
+}
+
+void comm_setup_start(struct comm *c)
+{
+	uint32_t psn[CORE_LANES_MAX];
+
+	/* Random sequence numbers: a ghost packet of an earlier queue pair must not fit. */
+	if (getrandom(psn, sizeof(psn), GRND_NONBLOCK) != (ssize_t)sizeof(psn)) {
+		for (int i = 0; i < CORE_LANES_MAX; i++) {
+			psn[i] = (uint32_t)hash_u64(now_ns() + (uint64_t)i);
+		}
+	}
+	for (int i = 0; i < c->lane_count; i++) {
+		c->lane[i].psn = psn[i] & PSN_MASK;
+		c->lane[i].generation = 1;
+	}
+	c->inline_cts = config.ib_use_inline != 0;
+	jobs_start(c, setup_job);
+}
+
+int comm_setup_done(struct comm *c)
+{
+	return jobs_done(c);
+}
+
+/* --- what the other half must know -------------------------------------------------------- */
+
+void comm_wire(const struct comm *c, struct wire_connect *out)
+{
+	memset(out, 0, sizeof(*out));
+	out->comm = c->id;
+	out->ring_addr = c->kind == COMM_SEND ?
+				 (uintptr_t)((const struct send_comm *)(const void *)c)->ring :
+				 (uintptr_t)((const struct recv_comm *)(const void *)c)->sizes;
+	out->traffic_class = c->traffic_class;
+	out->service_level = c->service_level;
+	out->adaptive_routing = c->adaptive_routing;
+	out->port_count = c->port_count;
+	out->lane_count = c->lane_count;
+	out->recv_wrs = CORE_RQ_WRS;
+	for (int i = 0; i < c->port_count; i++) {
+		const struct comm_port *p = &c->port[i];
+		struct wire_port *w = &out->port[i];
+
+		snprintf(w->name, sizeof(w->name), "%.63s", p->port->name);
+		memcpy(w->gid, p->addr.gid.raw, sizeof(w->gid));
+		w->lid = p->addr.lid;
+		w->link_layer = p->addr.link_layer;
+		w->mtu = (uint8_t)p->addr.mtu;
+		w->mbps = p->port->mbps;
+		w->ring_rkey = p->ring_mr->rkey;
+	}
+	for (int i = 0; i < c->lane_count; i++) {
+		out->lane[i].qpn = c->lane[i].qp->qp_num;
+		out->lane[i].psn = c->lane[i].psn;
+		out->lane[i].generation = c->lane[i].generation;
+	}
+}
+
+static void core_config_make(const struct comm *c, struct core_config *cfg)
+{
+	memset(cfg, 0, sizeof(*cfg));
+	cfg->lane_count = c->lane_count;
+	cfg->port_count = c->port_count;
+	cfg->path_count = c->path_count;
+	cfg->small_bytes = (uint32_t)config.small_bytes * c->port_count;
+	cfg->window_us = (uint32_t)config.window_us;
+	cfg->pressure_max_pct = (uint32_t)config.pressure_max_pct;
+	cfg->hash = (uint32_t)(hash_u64(c->id ^ c->peer_id << 32) >> 33);
+	cfg->split_all = config.ib_split_data_on_qps != 0;
+	cfg->observe = config.mode == MODE_OBSERVE;
+	cfg->adaptive_routing = c->adaptive_routing;
+	cfg->ar_threshold = (uint32_t)config.ib_ar_threshold;
+	cfg->signal_epoch = &signal_epoch;
+	for (int i = 0; i < c->lane_count; i++) {
+		cfg->lane[i].port = (uint8_t)lane_port(c, i);
+		cfg->lane[i].remote = (uint8_t)(i % c->path_count % c->peer_port_count);
+	}
+	for (int i = 0; i < c->port_count; i++) {
+		cfg->local[i] = &c->port[i].port->word;
+		cfg->load[i] = &load[c->dev->port[i]];
+	}
+	for (int i = 0; i < c->peer_port_count; i++) {
+		cfg->remote[i] = &c->remote[i];
+	}
+}
+
+int comm_wire_take(struct comm *c, const struct wire_connect *in, const char **why)
+{
+	struct core_config cfg;
+
+	if (in->lane_count != c->lane_count) {
+		*why = "the two ends count lanes differently";
+		return -EPROTO;
+	}
+	c->peer_id = in->comm;
+	c->peer_ring_addr = in->ring_addr;
+	c->peer_port_count = in->port_count;
+	memcpy(c->peer_port, in->port, sizeof(c->peer_port));
+	memcpy(c->peer_lane, in->lane, sizeof(c->peer_lane));
+	for (int i = 0; i < in->port_count; i++) {
+		c->remote[i].mbps = in->port[i].mbps;
+	}
+	for (int i = 0; i < c->lane_count; i++) {
+		int k = i % c->path_count % c->peer_port_count;
+
+		if (in->port[k].link_layer != c->port[lane_port(c, i)].addr.link_layer) {
+			*why = "one end is InfiniBand, the other Ethernet";
+			return -EPROTO;
+		}
+	}
+	core_config_make(c, &cfg);
+	return c->kind == COMM_SEND ?
+		       core_send_init(&send_comm(c)->core, &cfg, send_comm(c)->ring) :
+		       core_recv_init(&recv_comm(c)->core, &cfg, recv_comm(c)->staging,
+				      recv_comm(c)->sizes);
+}
+
+/* --- attach, on the worker ---------------------------------------------------------------- */
+
+static void ah_fill(const struct comm *c, const struct comm_port *p, const struct wire_port *to,
+		    struct ibv_ah_attr *ah)
+{
+	uint8_t tc = c->traffic_class;
+
+	if (c->kind == COMM_RECV && config.ib_fifo_tc >= 0) {
+		tc = (uint8_t)config.ib_fifo_tc;
+	}
+	ah->port_num = p->port->num;
+	ah->sl = c->service_level;
+	ah->dlid = to->lid;
+	/* RoCE always has a GRH; InfiniBand needs one across subnets. */
+	if (p->addr.link_layer == IBV_LINK_LAYER_ETHERNET ||
+	    memcmp(to->gid, p->addr.gid.raw, 8) != 0) {
+		ah->is_global = 1;
+		memcpy(ah->grh.dgid.raw, to->gid, sizeof(to->gid));
+		ah->grh.sgid_index = (uint8_t)p->addr.gid_index;
+		ah->grh.hop_limit = HOP_LIMIT;
+		ah->grh.traffic_class = tc;
+	}
+}
+
+static int qp_to_rts(struct ibv_qp *qp, struct ibv_ah_attr *ah, enum ibv_mtu mtu, uint32_t qpn,
+		     uint32_t rq_psn, uint32_t sq_psn)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = mtu,
+		.dest_qp_num = qpn,
+		.rq_psn = rq_psn,
+		.max_dest_rd_atomic = 1,
+		.min_rnr_timer = RNR_TIMER,
+		.ah_attr = *ah,
+	};
+	int rc = modify_patiently(qp, &attr,
+				  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+					  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+					  IBV_QP_MIN_RNR_TIMER);
+
+	if (rc != 0) {
+		return rc;
+	}
+	memset(&attr, 0, sizeof(attr));
+	attr.qp_state = IBV_QPS_RTS;
+	attr.timeout = (uint8_t)config.ib_timeout;
+	attr.retry_cnt = (uint8_t)config.ib_retry_cnt;
+	attr.rnr_retry = RNR_RETRY_ENDLESS;
+	attr.sq_psn = sq_psn;
+	attr.max_rd_atomic = 1;
+	return modify_patiently(qp, &attr,
+				IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+static int recv_wrs_post(struct comm *c, int lane)
+{
+	struct ibv_recv_wr *chain = recv_comm(c)->refill[lane];
+	int rc = 0;
+
+	for (int i = 0; i < CORE_RQ_BATCH; i++) {
+		memset(&chain[i], 0, sizeof(chain[i]));
+		chain[i].wr_id = wr_id_make(WR_RECV, (uint32_t)lane, 0, c->lane[lane].generation);
+		chain[i].next = i + 1 < CORE_RQ_BATCH ? &chain[i + 1] : NULL;
+	}
+	for (int i = 0; i < CORE_RQ_WRS / CORE_RQ_BATCH && rc == 0; i++) {
+		rc = verbs_post_recv(c->lane[lane].qp, chain);
+	}
+	return rc;
+}
+
+static int attach_lane(struct comm *c, struct comm_port *p, int i)
+{
+	const struct wire_port *to = &c->peer_port[i % c->path_count % c->peer_port_count];
+	struct ibv_ah_attr ah = { 0 };
+	enum ibv_mtu mtu = to->mtu < p->addr.mtu ? (enum ibv_mtu)to->mtu : p->addr.mtu;
+
+	ah_fill(c, p, to, &ah);
+	int rc = qp_to_rts(c->lane[i].qp, &ah, mtu, c->peer_lane[i].qpn, c->peer_lane[i].psn,
+			   c->lane[i].psn);
+
+	if (rc == 0 && c->kind == COMM_RECV) {
+		rc = recv_wrs_post(c, i);
+	}
+	return rc;
+}
+
+static int attach_flush(struct comm_port *p)
+{
+	struct wire_port self = { .lid = p->addr.lid, .link_layer = p->addr.link_layer };
+	struct ibv_ah_attr ah = { 0 };
+
+	memcpy(self.gid, p->addr.gid.raw, sizeof(self.gid));
+	ah_fill(p->comm, p, &self, &ah);
+	return qp_to_rts(p->flush_qp, &ah, p->addr.mtu, p->flush_qp->qp_num, 0, 0);
+}
+
+static int attach_job(struct job *job)
+{
+	struct comm_port *p = CONTAINER_OF(job, struct comm_port, job);
+	struct comm *c = p->comm;
+	int rc = 0, lane = -1;
+
+	for (int i = 0; i < c->lane_count && rc == 0; i++) {
+		if (lane_port(c, i) == p->index) {
+			lane = i;
+			rc = attach_lane(c, p, i);
+		}
+	}
+	if (rc == 0 && p->flush_qp != NULL) {
+		lane = -1;
+		rc = attach_flush(p);
+	}
+	if (rc != 0) {
+		log_warn("%s: connecting a queue pair to %s of %s failed: %s (GID index %d, check "
+			 "that the ports reach each other)",
+			 p->port->name,
+			 lane < 0 ? "itself" :
+				    c->peer_port[lane % c->path_count % c->peer_port_count].name,
+			 peer_name(c->peer), strerror(-rc), p->addr.gid_index);
+	}
+	return rc;
+}
+
+void comm_attach_start(struct comm *c)
+{
+	jobs_start(c, attach_job);
+}
+
+int comm_attach_done(struct comm *c)
+{
+	int rc = jobs_done(c);
+
+	if (rc != 1) {
+		return rc;
+	}
+	for (uint32_t i = 0; i < c->lane_count; i++) {
+		if (c->kind == COMM_SEND) {
+			core_send_lane_open(&send_comm(c)->core, i, c->lane[i].generation,
+					    c->mail_connect.recv_wrs);
+		} else {
+			core_recv_lane_open(&recv_comm(c)->core, i, c->lane[i].generation,
+					    CORE_RQ_WRS);
+		}
+	}
+	if (c->kind == COMM_RECV) {
+		for (int i = 0; i < c->port_count; i++) {
+			recv_comm(c)->has_flush |= c->port[i].flush_qp != NULL;
+		}
+	}
+	__atomic_store_n(&c->attached, true, __ATOMIC_RELEASE);
+	signals_wake();
+	return 1;
+}
+
+/* --- the end ------------------------------------------------------------------------------ */
+
+static void port_destroy(struct comm_port *p)
+{
+	if (p->flush_qp != NULL) {
+		verbs.destroy_qp(p->flush_qp);
+	}
+	if (p->cq != NULL) {
+		verbs.destroy_cq(p->cq);
+	}
+	if (p->ring_mr != NULL) {
+		verbs.dereg_mr(p->ring_mr);
+	}
+	if (p->pd != NULL) {
+		port_pd_put(p->port);
+	}
+}
+
+void comm_destroy(struct comm *c)
+{
+	table_remove(c);
+	while (jobs_done(c) == 0) {
+		struct timespec pause = { .tv_nsec = 100000 };
+
+		nanosleep(&pause, NULL);
+	}
+	for (int i = 0; i < c->lane_count; i++) {
+		if (c->lane[i].qp != NULL) {
+			verbs.destroy_qp(c->lane[i].qp);
+		}
+	}
+	if (c->kind == COMM_SEND) {
+		core_send_fini(&send_comm(c)->core);
+	}
+	for (int i = 0; i < c->port_count; i++) {
+		port_destroy(&c->port[i]);
+	}
+	if (c->peer != NULL) {
+		if (c->peer_id != 0) {
+			(void)peer_send(c->peer, WIRE_CLOSE, c->peer_id, NULL, 0);
+		}
+		peer_put(c->peer);
+	}
+	munmap(c, comm_bytes((enum comm_kind)c->kind));
+}

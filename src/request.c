@@ -1,0 +1,612 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * request.c - isend, irecv, iflush and test: the data path.
+ *
+ * Every call takes the comm's owner word or returns "not now"; none waits, allocates, locks or
+ * makes a system call. Progress happens in test: poll the queues that can have something, feed the
+ * core, post what the core hands out. What is done is reported even after the comm has failed; only
+ * then its error.
+ */
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+
+#include "comm.h"
+#include "log.h"
+#include "util.h"
+
+enum { POLL_BATCH = 4, TIMED_BYTES = 16384 };
+
+/* --- errors ------------------------------------------------------------------------------- */
+
+static const char *status_hint(enum ibv_wc_status status)
+{
+	switch (status) {
+	case IBV_WC_RETRY_EXC_ERR:
+		return "the peer's port does not answer: link, switch, routing or GID";
+	case IBV_WC_REM_ACCESS_ERR:
+		return "the peer's buffer is not registered any more";
+	case IBV_WC_LOC_PROT_ERR:
+		return "the local buffer is not registered";
+	case IBV_WC_WR_FLUSH_ERR:
+		return "the queue pair was in error before";
+	default:
+		return "see the device's log";
+	}
+}
+
+static __attribute__((cold, noinline)) void wc_failed(struct comm *c, const struct ibv_wc *wc)
+{
+	uint32_t lane = wc->wr_id >> 8 & 0xff;
+
+	if (c->error == 0 && !c->peer_closed && lane < c->lane_count) {
+		uint32_t path = lane % c->path_count;
+
+		log_warn("lane %u, %s to %s of %s: %s (status %d, vendor error 0x%x): %s", lane,
+			 c->port[path % c->port_count].port->name,
+			 c->peer_port[path % c->peer_port_count].name, peer_name(c->peer),
+			 verbs.status_name(wc->status), (int)wc->status, wc->vendor_err,
+			 status_hint(wc->status));
+	}
+	comm_fail(c, -EREMOTEIO, "a queue pair failed");
+}
+
+/* --- sending ------------------------------------------------------------------------------ */
+
+static void wr_fill(struct ibv_send_wr *wr, struct ibv_sge *sge, const struct comm_port *port,
+		    const struct request *r, uint32_t remote, uint64_t remote_addr, uint32_t offset,
+		    uint32_t bytes)
+{
+	sge->addr = r->data + offset;
+	sge->length = bytes;
+	sge->lkey = r->mr != NULL ? r->mr->lkey[port->index] : 0;
+	wr->next = NULL;
+	wr->sg_list = sge;
+	wr->num_sge = bytes != 0;
+	wr->opcode = IBV_WR_RDMA_WRITE;
+	wr->send_flags = 0;
+	wr->wr.rdma.remote_addr = remote_addr;
+	wr->wr.rdma.rkey = r->key != NULL ? r->key->rkey[remote] : 0;
+}
+
+static void wr_imm(struct ibv_send_wr *wr, uint64_t id, uint32_t imm)
+{
+	wr->wr_id = id;
+	wr->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	wr->send_flags = IBV_SEND_SIGNALED;
+	wr->imm_data = htobe32(imm);
+}
+
+/* The sizes record of the messages from `slot` on, to the receiver's ring. */
+static void wr_sizes(struct send_comm *c, struct ibv_send_wr *wr, struct ibv_sge *sge,
+		     const struct comm_port *port, uint32_t remote, uint32_t slot, uint32_t n)
+{
+	struct core_sizes *rec = &c->sizes[slot];
+
+	rec->seq = c->core.msg[slot].seq + 1;
+	for (uint32_t i = 0; i < n; i++) {
+		rec->size[i] = c->core.msg[(slot + i) % CORE_SLOTS].size;
+	}
+	sge->addr = (uintptr_t)rec;
+	sge->length = offsetof(struct core_sizes, reserved);
+	sge->lkey = port->ring_mr->lkey;
+	wr->next = NULL;
+	wr->sg_list = sge;
+	wr->num_sge = 1;
+	wr->wr.rdma.remote_addr = c->base.peer_ring_addr + slot * sizeof(*rec);
+	wr->wr.rdma.rkey = c->base.peer_port[remote].ring_rkey;
+}
+
+static int post_group(struct send_comm *c, const struct core_post *p, struct comm_port *port,
+		      uint32_t remote, uint64_t id)
+{
+	struct ibv_send_wr wr[CORE_GROUP_MAX + 1];
+	struct ibv_sge sge[CORE_GROUP_MAX + 1];
+	uint32_t n = p->group_n;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t slot = (p->slot + i) % CORE_SLOTS;
+		const struct core_msg *m = &c->core.msg[slot];
+
+		wr_fill(&wr[i], &sge[i], port, &c->req[slot], remote, m->addr, 0, m->size);
+		wr[i].wr_id = id;
+		wr[i].next = &wr[i + 1];
+	}
+	wr_sizes(c, &wr[n], &sge[n], port, remote, p->slot, n);
+	wr_imm(&wr[n], id, p->imm);
+	return verbs_post_send(c->base.lane[p->lane].qp, wr);
+}
+
+/* Adaptive routing may reorder plain WRITEs only: the bulk goes as one, the immediate follows. */
+static int post_split(struct send_comm *c, const struct core_post *p, struct comm_port *port,
+		      uint32_t remote, uint64_t id)
+{
+	struct ibv_send_wr wr[2];
+	struct ibv_sge sge[2];
+	const struct request *r = &c->req[p->slot];
+
+	wr_fill(&wr[0], &sge[0], port, r, remote, p->addr, p->offset, p->bytes);
+	wr[0].wr_id = id;
+	wr[0].next = &wr[1];
+	if (p->sizes) {
+		wr_sizes(c, &wr[1], &sge[1], port, remote, p->slot, 1);
+	} else {
+		wr_fill(&wr[1], &sge[1], port, r, remote, p->addr, 0, 0);
+	}
+	wr_imm(&wr[1], id, p->imm);
+	return verbs_post_send(c->base.lane[p->lane].qp, wr);
+}
+
+static int post_one(struct send_comm *c, const struct core_post *p)
+{
+	const struct core_lane *lane = &c->core.lane[p->lane];
+	struct comm_port *port = &c->base.port[lane->port];
+	uint64_t id = wr_id_make(WR_DATA, p->lane, p->unit, lane->generation);
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
+
+	if (UNLIKELY(p->group_n != 0)) {
+		return post_group(c, p, port, lane->remote, id);
+	}
+	if (UNLIKELY(p->split_imm)) {
+		return post_split(c, p, port, lane->remote, id);
+	}
+	wr_fill(&wr, &sge, port, &c->req[p->slot], lane->remote, p->addr, p->offset, p->bytes);
+	wr_imm(&wr, id, p->imm);
+	return verbs_post_send(c->base.lane[p->lane].qp, &wr);
+}
+
+static int post_all(struct send_comm *c, uint64_t now)
+{
+	struct core_post post;
+
+	while (core_send_next(&c->core, now, &post)) {
+		if (UNLIKELY(post_one(c, &post) != 0)) {
+			comm_fail(&c->base, -EIO, "ibv_post_send failed");
+			return -EIO;
+		}
+	}
+	return 0;
+}
+
+static int send_owned(struct send_comm *c, void *data, size_t bytes, int tag, const struct mr *mr,
+		      struct request **out)
+{
+	const struct core_cts *rec;
+	const struct peer_key *key = NULL;
+	uint64_t seq, now = 0;
+	int rc = core_send_match(&c->core, (uint32_t)tag, &rec, &seq);
+
+	if (rc != 0) {
+		if (LIKELY(rc == -EAGAIN)) {
+			return c->base.error;
+		}
+		comm_fail(&c->base, -EPROTO, "the peer announced a buffer that makes no sense");
+		return -EPROTO;
+	}
+	if (LIKELY(rec->mr_id != 0)) {
+		key = keys_find(c->base.keys, rec->mr_id);
+		if (UNLIKELY(key == NULL)) {
+			return c->base.error; /* on its way by control */
+		}
+	}
+	if (UNLIKELY(c->base.error != 0)) {
+		return c->base.error;
+	}
+	if (bytes > c->core.cfg.small_bytes && c->core.cfg.lane_count > 1) {
+		now = now_ns();
+	}
+	uint32_t size = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
+	uint32_t slot = core_slot(seq);
+	struct request *r = &c->req[slot];
+
+	r->comm = &c->base;
+	r->type = REQ_SEND;
+	r->slot = (uint8_t)slot;
+	r->mr = mr;
+	r->key = key;
+	r->data = (uintptr_t)data;
+	core_send_start(&c->core, rec, seq, size, now);
+	rc = post_all(c, now);
+	*out = r;
+	return rc;
+}
+
+int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const struct mr *mr,
+		 struct request **out)
+{
+	*out = NULL;
+	if (!owner_try(&c->base.owner)) {
+		return 0;
+	}
+	int rc = send_owned(c, data, bytes, tag, mr, out);
+
+	owner_release(&c->base.owner);
+	return rc;
+}
+
+/* Poll one port's queue empty. Returns the completions taken. */
+static int send_poll(struct send_comm *c, struct comm_port *port, uint64_t *now)
+{
+	struct ibv_wc wc[POLL_BATCH];
+	int n, sum = 0;
+
+	do {
+		n = verbs_poll_cq(port->cq, POLL_BATCH, wc);
+		for (int i = 0; i < n; i++) {
+			if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
+				wc_failed(&c->base, &wc[i]);
+				continue;
+			}
+			if (*now == 0 && c->core.cfg.lane_count > 1 &&
+			    c->core.inflight_bytes >= TIMED_BYTES) {
+				*now = now_ns();
+			}
+			(void)core_send_complete(&c->core, wc[i].wr_id >> 8 & 0xff,
+						 (uint32_t)(wc[i].wr_id >> 32), wc[i].wr_id & 0xff,
+						 *now);
+		}
+		sum += n > 0 ? n : 0;
+	} while (n == POLL_BATCH);
+	if (UNLIKELY(n < 0)) {
+		comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
+	}
+	return sum;
+}
+
+static void send_progress(struct send_comm *c)
+{
+	uint64_t now = 0;
+	int sum = 0;
+
+	for (uint32_t left = c->core.busy_ports; left != 0; left &= left - 1) {
+		sum += send_poll(c, &c->base.port[__builtin_ctz(left)], &now);
+	}
+	if (sum == 0) {
+		c->core.idle_polls++;
+	}
+	if (UNLIKELY(c->core.q_head != c->core.q_tail) && c->base.error == 0) {
+		post_all(c, now != 0 ? now : now_ns());
+	}
+}
+
+static int send_test(struct send_comm *c, struct request *r, int *done, int *sizes)
+{
+	if (!core_send_done(&c->core, r->slot)) {
+		send_progress(c);
+		if (!core_send_done(&c->core, r->slot)) {
+			return c->base.error;
+		}
+	}
+	if (sizes != NULL) {
+		sizes[0] = (int)c->core.msg[r->slot].size;
+	}
+	r->type = REQ_FREE;
+	core_send_release(&c->core, r->slot);
+	*done = 1;
+	return 0;
+}
+
+/* --- receiving ---------------------------------------------------------------------------- */
+
+static int announce(struct recv_comm *c, const struct core_announce *a)
+{
+	const struct core_recv_lane *lane = &c->core.lane[a->lane];
+	struct comm_port *port = &c->base.port[lane->port];
+	struct ibv_send_wr wr[2];
+	struct ibv_sge sge[2];
+	uint32_t first = a->first, left = a->n;
+	int k = 0;
+
+	do { /* a group may wrap around the ring's end: two writes */
+		uint32_t room = first < CORE_SLOTS ? CORE_SLOTS - first : left;
+		uint32_t n = left < room ? left : room;
+
+		sge[k].addr = (uintptr_t)&c->staging[first];
+		sge[k].length = n * (uint32_t)sizeof(struct core_cts);
+		sge[k].lkey = port->ring_mr->lkey;
+		wr[k].wr_id = wr_id_make(a->credit ? WR_CREDIT : WR_CTS, a->lane, 0,
+					 lane->generation);
+		wr[k].next = NULL;
+		wr[k].sg_list = &sge[k];
+		wr[k].num_sge = 1;
+		wr[k].opcode = IBV_WR_RDMA_WRITE;
+		wr[k].send_flags = 0;
+		if (c->base.inline_cts && n == 1) {
+			wr[k].send_flags = IBV_SEND_INLINE;
+		}
+		wr[k].wr.rdma.remote_addr =
+			c->base.peer_ring_addr + first * sizeof(struct core_cts);
+		wr[k].wr.rdma.rkey = c->base.peer_port[lane->remote].ring_rkey;
+		if (k > 0) {
+			wr[0].next = &wr[1];
+		}
+		left -= n;
+		first = 0;
+		k++;
+	} while (left > 0);
+	if (a->signaled) {
+		wr[k - 1].send_flags |= IBV_SEND_SIGNALED;
+	}
+	return verbs_post_send(c->base.lane[a->lane].qp, wr);
+}
+
+static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *bytes,
+		      const int *tags, const struct mr **mrs, struct request **out)
+{
+	struct core_recv_buffer buffer[CORE_GROUP_MAX];
+	struct core_announce a;
+	uint32_t slot;
+
+	if (UNLIKELY(c->base.error != 0)) {
+		return c->base.error;
+	}
+	for (int i = 0; i < n; i++) {
+		buffer[i].addr = (uintptr_t)data[i];
+		buffer[i].size = bytes[i] > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes[i];
+		buffer[i].tag = (uint32_t)tags[i];
+		buffer[i].mr_id = 0;
+		if (LIKELY(mrs[i] != NULL)) {
+			buffer[i].mr_id = mrs[i]->id;
+			if (UNLIKELY(!keys_told(c->base.keys, mrs[i]->id)) &&
+			    keys_tell(c->base.peer, c->base.keys, mrs[i]) != 0) {
+				return 0;
+			}
+		}
+	}
+	if (core_recv_post(&c->core, (uint32_t)n, buffer, &slot, &a) != 0) {
+		return 0;
+	}
+	if (UNLIKELY(announce(c, &a) != 0)) {
+		comm_fail(&c->base, -EIO, "ibv_post_send failed");
+		return -EIO;
+	}
+	struct request *r = &c->req[slot];
+
+	r->comm = &c->base;
+	r->type = REQ_RECV;
+	r->slot = (uint8_t)slot;
+	r->n = (uint8_t)n;
+	*out = r;
+	return 0;
+}
+
+int request_recv(struct recv_comm *c, int n, void **data, const size_t *bytes, const int *tags,
+		 const struct mr **mrs, struct request **out)
+{
+	*out = NULL;
+	if (UNLIKELY(n < 1 || n > CORE_GROUP_MAX)) {
+		return -EINVAL;
+	}
+	if (!owner_try(&c->base.owner)) {
+		return 0;
+	}
+	int rc = recv_owned(c, n, data, bytes, tags, mrs, out);
+
+	owner_release(&c->base.owner);
+	return rc;
+}
+
+/* Receive WRs go back in batches, one doorbell each. */
+static __attribute__((noinline)) void refill(struct recv_comm *c, uint32_t lane)
+{
+	struct core_announce a;
+
+	if (verbs_post_recv(c->base.lane[lane].qp, c->refill[lane]) != 0) {
+		comm_fail(&c->base, -EIO, "ibv_post_recv failed");
+		return;
+	}
+	core_recv_refilled(&c->core, lane, CORE_RQ_BATCH);
+	if (core_recv_credit(&c->core, &a) && announce(c, &a) != 0) {
+		comm_fail(&c->base, -EIO, "ibv_post_send failed");
+	}
+}
+
+static void recv_imm(struct recv_comm *c, const struct ibv_wc *wc)
+{
+	uint32_t lane = wc->wr_id >> 8 & 0xff;
+	int rc = core_recv_imm(&c->core, lane, be32toh(wc->imm_data), wc->byte_len);
+
+	if (UNLIKELY(rc != 0)) {
+		if (rc == -ESTALE) {
+			log_warn_limited("%s: an immediate of another slot generation was dropped "
+					 "(0x%08x): please report this",
+					 peer_name(c->base.peer), be32toh(wc->imm_data));
+		} else {
+			comm_fail(&c->base, -EPROTO, "the peer sent a piece that cannot be");
+		}
+	}
+	if (core_recv_refill(&c->core, lane) != 0) {
+		refill(c, lane);
+	}
+}
+
+static __attribute__((noinline)) void recv_other(struct recv_comm *c, const struct ibv_wc *wc)
+{
+	enum wr_kind kind = (enum wr_kind)(wc->wr_id >> 16 & 0xff);
+	struct core_announce a;
+
+	if (kind == WR_FLUSH) {
+		c->flush[wc->wr_id & 0xff].pending--;
+		return;
+	}
+	core_recv_announced(&c->core, wc->wr_id >> 8 & 0xff, kind == WR_CREDIT);
+	if (kind == WR_CREDIT && core_recv_credit(&c->core, &a) && announce(c, &a) != 0) {
+		comm_fail(&c->base, -EIO, "ibv_post_send failed");
+	}
+}
+
+static int recv_poll(struct recv_comm *c, struct comm_port *port)
+{
+	struct ibv_wc wc[POLL_BATCH];
+	int n, sum = 0;
+
+	do {
+		n = verbs_poll_cq(port->cq, POLL_BATCH, wc);
+		for (int i = 0; i < n; i++) {
+			if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
+				wc_failed(&c->base, &wc[i]);
+			} else if (LIKELY((wc[i].wr_id >> 16 & 0xff) == WR_RECV)) {
+				recv_imm(c, &wc[i]);
+			} else {
+				recv_other(c, &wc[i]);
+			}
+		}
+		sum += n > 0 ? n : 0;
+	} while (n == POLL_BATCH);
+	if (UNLIKELY(n < 0)) {
+		comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
+	}
+	return sum;
+}
+
+/* Small messages keep to one port: look there first, and stop as soon as the request is done. */
+static bool recv_progress(struct recv_comm *c, uint32_t slot)
+{
+	uint32_t count = c->base.port_count, i = c->hot_port;
+
+	for (uint32_t k = 0; k < count; k++) {
+		if (recv_poll(c, &c->base.port[i]) > 0) {
+			c->hot_port = (uint8_t)i;
+			if (core_recv_done(&c->core, slot)) {
+				return true;
+			}
+		}
+		i = i + 1 == count ? 0 : i + 1;
+	}
+	return false;
+}
+
+static int recv_test(struct recv_comm *c, struct request *r, int *done, int *sizes)
+{
+	if (!core_recv_done(&c->core, r->slot) && !recv_progress(c, r->slot)) {
+		return c->base.error;
+	}
+	for (uint32_t i = 0; sizes != NULL && i < r->n; i++) {
+		sizes[i] = (int)core_recv_size(&c->core, r->slot, i);
+	}
+	r->type = REQ_FREE;
+	core_recv_release(&c->core, r->slot);
+	*done = 1;
+	return 0;
+}
+
+/* --- flushing ----------------------------------------------------------------------------- */
+
+/* The last buffer that is not empty: a read of one byte there orders all writes before it. */
+static int flush_buffer(int n, const int *bytes)
+{
+	int last = -1;
+
+	for (int i = 0; i < n; i++) {
+		if (bytes[i] > 0) {
+			last = i;
+		}
+	}
+	return last;
+}
+
+static int flush_post(struct recv_comm *c, struct comm_port *port, struct request *r)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)&c->flush_word, .length = 1,
+			       .lkey = port->ring_mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = wr_id_make(WR_FLUSH, 0, r->slot, 0),
+				  .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
+				  .send_flags = IBV_SEND_SIGNALED };
+
+	wr.wr.rdma.remote_addr = r->data;
+	wr.wr.rdma.rkey = r->mr->rkey[port->index];
+	return verbs_post_send(port->flush_qp, &wr);
+}
+
+static int flush_owned(struct recv_comm *c, int last, void **data, const struct mr **mrs,
+		       struct request **out)
+{
+	struct request *r = &c->flush[c->flush_next];
+
+	if (c->base.error != 0) {
+		return c->base.error;
+	}
+	if (r->type != REQ_FREE) {
+		comm_fail(&c->base, -EINVAL, "more flushes outstanding than requests");
+		return -EINVAL;
+	}
+	r->comm = &c->base;
+	r->type = REQ_FLUSH;
+	r->slot = c->flush_next++;
+	r->pending = 0;
+	r->mr = mrs[last];
+	r->data = (uintptr_t)data[last];
+	for (int i = 0; i < c->base.port_count; i++) {
+		if (c->base.port[i].flush_qp != NULL) {
+			if (flush_post(c, &c->base.port[i], r) != 0) {
+				comm_fail(&c->base, -EIO, "ibv_post_send of a flush failed");
+				return -EIO;
+			}
+			r->pending++;
+		}
+	}
+	*out = r;
+	return 0;
+}
+
+int request_flush(struct recv_comm *c, int n, void **data, const int *bytes, const struct mr **mrs,
+		  struct request **out)
+{
+	int last = flush_buffer(n, bytes);
+
+	*out = NULL;
+	if (last < 0 || !c->has_flush) {
+		return 0; /* nothing arrived, or no port reaches GPU memory */
+	}
+	/* NULL would mean "already flushed", so the word must be had; only the plugin thread can hold it, for microseconds. */
+	while (!owner_try(&c->base.owner)) {
+	}
+	int rc = flush_owned(c, last, data, mrs, out);
+
+	owner_release(&c->base.owner);
+	return rc;
+}
+
+static int flush_test(struct recv_comm *c, struct request *r, int *done)
+{
+	if (r->pending != 0) {
+		for (int i = 0; i < c->base.port_count; i++) {
+			recv_poll(c, &c->base.port[i]);
+		}
+		if (r->pending != 0) {
+			return c->base.error;
+		}
+	}
+	r->type = REQ_FREE;
+	*done = 1;
+	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------ */
+
+int request_test(struct request *r, int *done, int *sizes)
+{
+	struct comm *c = r->comm;
+	int rc;
+
+	*done = 0;
+	if (!owner_try(&c->owner)) {
+		return 0;
+	}
+	switch (r->type) {
+	case REQ_SEND:
+		rc = send_test(send_comm(c), r, done, sizes);
+		break;
+	case REQ_RECV:
+		rc = recv_test(recv_comm(c), r, done, sizes);
+		break;
+	case REQ_FLUSH:
+		rc = flush_test(recv_comm(c), r, done);
+		break;
+	default:
+		rc = -EINVAL;
+	}
+	owner_release(&c->owner);
+	return rc;
+}
