@@ -120,34 +120,38 @@ size_t data32_check(const uint32_t *buf, size_t count, uint32_t seed_sum, uint32
 
 void canary_fill(void *buf, size_t bytes)
 {
-	uint64_t *word = buf, pattern = CANARY;
-	size_t count = bytes / 8;
+	uint64_t *word = buf;
+	size_t count = (bytes + 7) / 8;
 
 	for (size_t i = 0; i < count; i++) {
-		word[i] = pattern;
+		word[i] = CANARY;
 	}
-	memcpy(word + count, &pattern, bytes % 8);
 }
 
-size_t canary_check(const void *buf, size_t bytes)
+static size_t canary_check_bytes(const uint8_t *byte, size_t from, size_t to)
 {
-	const uint64_t *word = buf;
-	const uint8_t *byte = buf;
-	uint64_t pattern = CANARY, differ = 0;
+	const uint64_t pattern = CANARY;
 	uint8_t expect[8];
-	size_t count = bytes / 8;
 
 	memcpy(expect, &pattern, sizeof(expect));
-	for (size_t i = 0; i < count; i++) {
-		differ |= word[i] ^ pattern;
+	while (from < to && byte[from] == expect[from % 8]) {
+		from++;
 	}
-	if (!differ && memcmp(word + count, expect, bytes % 8) == 0) {
-		return bytes;
+	return from;
+}
+
+size_t canary_check(const void *buf, size_t from, size_t to)
+{
+	const uint64_t *word = buf;
+	size_t first = (from + 7) / 8, last = to / 8, head = first * 8 < to ? first * 8 : to;
+	uint64_t differ = 0;
+	size_t at = canary_check_bytes(buf, from, head);
+
+	if (at < head || head == to) {
+		return at;
 	}
-	for (size_t i = 0; i < bytes; i++) {
-		if (byte[i] != expect[i % 8]) {
-			return i;
-		}
+	for (size_t i = first; i < last; i++) {
+		differ |= word[i] ^ CANARY;
 	}
-	return bytes;
+	return canary_check_bytes(buf, differ ? head : last * 8, to);
 }

@@ -400,7 +400,6 @@ int net_load(struct bench_net *net, const char *plugin, int abi)
 	Dl_info info;
 	int rc;
 
-	memset(net, 0, sizeof(*net));
 	net->lib = open_library(plugin, why, sizeof(why));
 	if (!net->lib) {
 		bench_error("cannot load plugin \"%s\": %s", plugin, why);

@@ -81,7 +81,7 @@ struct bench_net {
 };
 
 /* Loads @plugin (a file, or the x of libnccl-net-x.so) and takes ABI @abi, or the newest for 0.
- * Nothing of the plugin runs yet. -ENOENT: no such file or table. */
+ * @net: zeroed. Nothing of the plugin runs yet. -ENOENT: no such file or table. */
 int net_load(struct bench_net *net, const char *plugin, int abi);
 
 /* init and devices. @log_level: enum ry_net_log_level, what the plugin may print to stderr. */
