@@ -30,6 +30,8 @@ struct control_handler {
 	void (*on_message)(struct peer *peer, uint16_t type, uint64_t target, const uint8_t *body,
 			   size_t bytes);
 	void (*on_down)(struct peer *peer, const char *why);
+	/* Optional: the last reference is gone; `data` = *peer_data(), not NULL. Any thread. */
+	void (*on_free)(void *data);
 };
 
 /*

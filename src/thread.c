@@ -279,7 +279,7 @@ static void plugin_forget_parent(void)
 		close(plugin.wake_fd);
 	}
 	plugin.epoll_fd = plugin.wake_fd = -1;
-	plugin.pid = getpid();
+	is_plugin_thread = false;
 }
 
 static int plugin_open(void)
@@ -316,14 +316,15 @@ err_epoll:
 
 int plugin_thread_start(void)
 {
+	pid_t pid = __atomic_load_n(&plugin.pid, __ATOMIC_RELAXED);
 	char text[64];
 	int rc = 0;
 
-	if (plugin.pid != 0 && plugin.pid != getpid()) {
+	if (pid != 0 && pid != getpid()) {
 		plugin_forget_parent();
 	}
 	pthread_mutex_lock(&plugin.life);
-	plugin.pid = getpid();
+	__atomic_store_n(&plugin.pid, getpid(), __ATOMIC_RELAXED);
 	if (plugin.users == 0) {
 		rc = plugin_open();
 	}
@@ -358,7 +359,7 @@ static void plugin_close(void)
 
 void plugin_thread_stop(void)
 {
-	if (plugin.pid != getpid()) {
+	if (__atomic_load_n(&plugin.pid, __ATOMIC_RELAXED) != getpid()) {
 		return; /* a forked child has no thread to stop */
 	}
 	pthread_mutex_lock(&plugin.life);

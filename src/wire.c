@@ -183,7 +183,8 @@ void wire_handle_encode(const struct wire_handle *h, uint8_t out[128])
 	put_u16(&o, HANDLE_LAYOUT);
 	put_u16(&o, h->version_min);
 	put_u16(&o, h->version_max);
-	put_u16(&o, 0);
+	put_u8(&o, h->port_count);
+	put_u8(&o, 0);
 	put_u64(&o, h->instance);
 	put_u64(&o, h->listen_id);
 	put_bytes(&o, h->secret, sizeof(h->secret));
@@ -247,15 +248,17 @@ int wire_handle_decode(const uint8_t in[128], struct wire_handle *h, char *why, 
 	if (rc) {
 		return rc;
 	}
-	get_u16(&i);
+	got.port_count = get_u8(&i);
+	get_u8(&i);
 	got.instance = get_u64(&i);
 	got.listen_id = get_u64(&i);
 	get_bytes(&i, got.secret, sizeof(got.secret));
-	valid = range_is_valid(got.version_min, got.version_max);
+	valid = range_is_valid(got.version_min, got.version_max) && got.port_count >= 1 &&
+		got.port_count <= CORE_PORTS_MAX;
 	for (unsigned a = 0; a < WIRE_ADDRS; a++) {
 		valid &= get_addr(&i, &got.addr[a]);
 	}
-	if (!valid || got.addr[0].family == 0) {
+	if (!valid || got.addr[0].family == 0) { /* NCCL carried it, so this is a bug somewhere */
 		snprintf(why, why_bytes, "Railyard's, but damaged on its way here");
 		return -EPROTO;
 	}
