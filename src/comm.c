@@ -412,6 +412,10 @@ int comm_wire_take(struct comm *c, const struct wire_connect *in, const char **w
 		*why = "the two ends count lanes differently";
 		return -EPROTO;
 	}
+	if (c->kind == COMM_SEND && in->recv_wrs != CORE_RQ_WRS) {
+		*why = "the peer posts another number of receive WRs (another Railyard?)";
+		return -EPROTO;
+	}
 	c->peer_id = in->comm;
 	c->peer_ring_addr = in->ring_addr;
 	c->peer_port_count = in->port_count;

@@ -672,7 +672,11 @@ static void on_down(struct peer *peer, const char *why)
 	comm_each(lose, &lost);
 }
 
-const struct control_handler connect_handler = { .on_message = on_message, .on_down = on_down };
+const struct control_handler connect_handler = {
+	.on_message = on_message,
+	.on_down = on_down,
+	.on_free = keys_free,
+};
 
 void connect_forget(void)
 {

@@ -29,6 +29,16 @@ struct peer_keys *keys_of(struct peer *peer)
 	return have;
 }
 
+void keys_free(void *keys)
+{
+	struct peer_keys *k = keys;
+
+	for (size_t i = 0; i < sizeof(k->chunk) / sizeof(k->chunk[0]); i++) {
+		free(k->chunk[i]);
+	}
+	free(k);
+}
+
 void keys_take(struct peer_keys *k, const struct wire_keys *m)
 {
 	struct peer_key **place = &k->chunk[mr_index(m->mr_id) / KEYS_CHUNK];

@@ -29,6 +29,7 @@ struct peer_keys {
 
 /* keys_of - the table of a peer, made at first use; NULL = no memory. Lives as long as the peer. */
 struct peer_keys *keys_of(struct peer *peer);
+void keys_free(void *keys); /* control_handler.on_free */
 
 /* keys_take - WIRE_KEYS and WIRE_KEYS_GONE came from the peer (plugin thread). */
 void keys_take(struct peer_keys *k, const struct wire_keys *m);
