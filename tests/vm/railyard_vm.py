@@ -364,8 +364,10 @@ class Rig:
 	def flood(self, rail, host, mbyte_s):
 		"""A second sender in a rail's queue: UDP at mbyte_s; returns its Process, .stop() ends it."""
 		address = "10.77.%d.%d" % (rail, 1 + HOSTS.index(other(host)))
-		return self.hosts[host].popen("exec /usr/bin/python3 -I -S tests/vm/guest-flood %s %g"
-					      % (address, mbyte_s))
+		process = self.hosts[host].popen(
+			"exec /usr/bin/python3 -I -S tests/vm/guest-flood %s %g" % (address, mbyte_s))
+		process.wait_for("flooding", 30)
+		return process
 
 	def reset(self, everything=False):
 		"""Back to unshaped rails with all cables plugged."""
@@ -444,7 +446,6 @@ class CrossTraffic:
 
 	def __init__(self, rig, pct, period, hosts):
 		self.rig = rig
-		self.logs = {}
 		low = rig.nominal * pct / 100
 		command = "exec tests/vm/guest-cross %d %g '%s' '%s'" % (
 			rig.rails, period, tbf(rig.nominal), tbf(low))
@@ -459,6 +460,10 @@ class CrossTraffic:
 	def __exit__(self, *exc):
 		for p in self.processes.values():
 			p.stop()
+		full = "".join("qdisc change dev rail%d parent 1:1 handle 10: tbf %s\n"
+			       % (r, tbf(self.rates["high"])) for r in range(self.rig.rails))
+		for host in self.processes:
+			self.rig.guest(host).run("tc -b -", stdin=full.encode())
 
 	def log(self, host):
 		"""[(time, rail, MB/s)], time as the guest's CLOCK_REALTIME."""
