@@ -376,7 +376,7 @@ int BPF_PROG(on_tx_packet, struct sk_buff *skb, struct net_device *dev)
 	}
 	/* On the way out the network header always points behind the tags. */
 	packet_read(skb, BPF_CORE_READ(skb, network_header), &packet);
-	if (packet.kind != ROCEV2_NOT) {
+	if (packet.kind > ROCEV2_UNSEEN) {
 		__sync_fetch_and_add(&row->soft_tx_pkts, 1);
 		__sync_fetch_and_add(&row->soft_tx_bytes, packet.l3.ip_bytes);
 	}
@@ -416,6 +416,9 @@ int BPF_PROG(on_rx_packet, struct sk_buff *skb)
 			link_up(row, now);
 		}
 	}
+	/* Drivers copy small packets whole, so acknowledgements and CNPs are always seen. Of a big
+	 * one GRO may leave only the IP header here and the rest in a page, which BPF cannot read
+	 * at this point: on a soft RoCE rail, big UDP packets are taken for RoCE. */
 	packet_read(skb, rx_l3_offset(skb), &packet);
 	if (packet.kind != ROCEV2_NOT) {
 		rx_count(row, &packet);

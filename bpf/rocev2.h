@@ -14,10 +14,11 @@
 #ifndef RAILYARD_ROCEV2_H
 #define RAILYARD_ROCEV2_H
 
-#define ROCEV2_UDP_PORT	    4791
-#define ROCEV2_L3_BYTES	    40 /* enough for either network header's fixed part */
-#define ROCEV2_L4_BYTES	    24 /* UDP + BTH + AETH */
-#define ROCEV2_L4_BYTES_MIN 20 /* UDP + BTH */
+#define ROCEV2_UDP_PORT	      4791
+#define ROCEV2_L3_BYTES	      40 /* enough for either network header's fixed part */
+#define ROCEV2_L4_BYTES	      24 /* UDP + BTH + AETH */
+#define ROCEV2_L4_BYTES_BTH   20 /* UDP + BTH */
+#define ROCEV2_L4_BYTES_PORTS 4
 
 #define ROCEV2_OP_RC_ACK 0x11
 #define ROCEV2_OP_CNP	 0x81
@@ -30,6 +31,7 @@ struct rocev2_l3 {
 
 enum rocev2_kind {
 	ROCEV2_NOT = 0, /* not RoCEv2 */
+	ROCEV2_UNSEEN,	/* UDP, but its ports are out of sight */
 	ROCEV2_DATA,	/* anything without a message for us */
 	ROCEV2_CNP,
 	ROCEV2_NAK,
@@ -91,15 +93,22 @@ static inline int rocev2_parse_l3(const unsigned char *p, unsigned int bytes, st
 
 /*
  * UDP header at `p`, of which ROCEV2_L4_BYTES can be read and the first
- * `bytes` are the packet's.
+ * `bytes` are the packet's. What is out of sight is not guessed: a packet whose
+ * opcode cannot be seen is data.
  */
 static inline enum rocev2_kind rocev2_parse_l4(const unsigned char *p, unsigned int bytes)
 {
 	unsigned int opcode;
 	unsigned int syndrome;
 
-	if (bytes < ROCEV2_L4_BYTES_MIN || rocev2_be16(p + 2) != ROCEV2_UDP_PORT) {
+	if (bytes < ROCEV2_L4_BYTES_PORTS) {
+		return ROCEV2_UNSEEN;
+	}
+	if (rocev2_be16(p + 2) != ROCEV2_UDP_PORT) {
 		return ROCEV2_NOT;
+	}
+	if (bytes < ROCEV2_L4_BYTES_BTH) {
+		return ROCEV2_DATA;
 	}
 	opcode = p[8];
 	if (opcode == ROCEV2_OP_CNP) {

@@ -169,10 +169,15 @@ Test(rocev2, a_cut_packet_never_says_more_than_it_holds)
 	struct rocev2_l3 l3;
 
 	for (unsigned int bytes = 0; bytes <= p.total; bytes++) {
-		enum rocev2_kind want = bytes < 40   ? ROCEV2_NOT
-					: bytes < 44 ? ROCEV2_DATA
-						     : ROCEV2_NAK;
+		enum rocev2_kind want = ROCEV2_NAK;
 
+		if (bytes < 20) {
+			want = ROCEV2_NOT;
+		} else if (bytes < 24) {
+			want = ROCEV2_UNSEEN;
+		} else if (bytes < 44) {
+			want = ROCEV2_DATA;
+		}
 		cr_assert_eq(parse_cut(&p, bytes, &l3), want, "%u bytes", bytes);
 	}
 }

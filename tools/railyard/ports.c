@@ -5,6 +5,7 @@
  * The netdev of a port comes from its GID table, never from DEV/device: that folder lists all
  * netdevs of the PCI function, and a bond's port belongs to the bond.
  */
+#define _GNU_SOURCE /* versionsort */
 #include "ports.h"
 
 #include <dirent.h>
@@ -216,31 +217,39 @@ static void add_port(struct port_list *list, const char *ibdev, unsigned int por
 	list->count += row->ifindex || (row->flags & RAILMAP_ROW_PCI);
 }
 
-int ports_scan(struct port_list *list)
+static void add_device(struct port_list *list, const char *ibdev)
 {
 	char path[PATH_MAX];
-	struct dirent *entry;
-	DIR *dir;
+
+	for (unsigned int port = 1; port < 255; port++) {
+		snprintf(path, sizeof(path), SYS_IB "/%.64s/ports/%u", ibdev, port);
+		if (access(path, F_OK)) {
+			return;
+		}
+		add_port(list, ibdev, port);
+	}
+}
+
+static int not_hidden(const struct dirent *entry)
+{
+	return entry->d_name[0] != '.';
+}
+
+int ports_scan(struct port_list *list)
+{
+	struct dirent **entries;
+	int count = scandir(SYS_IB, &entries, not_hidden, versionsort);
 
 	list->count = 0;
 	list->dropped = 0;
-	dir = opendir(SYS_IB);
-	if (!dir) {
+	if (count < 0) {
 		return errno == ENOENT ? 0 : -errno;
 	}
-	while ((entry = readdir(dir)) != NULL) {
-		if (entry->d_name[0] == '.') {
-			continue;
-		}
-		for (unsigned int port = 1; port < 255; port++) {
-			snprintf(path, sizeof(path), SYS_IB "/%.64s/ports/%u", entry->d_name, port);
-			if (access(path, F_OK)) {
-				break;
-			}
-			add_port(list, entry->d_name, port);
-		}
+	for (int i = 0; i < count; i++) {
+		add_device(list, entries[i]->d_name);
+		free(entries[i]);
 	}
-	closedir(dir);
+	free(entries);
 	return 0;
 }
 
