@@ -56,19 +56,23 @@ static uint32_t port_mbps(struct ibv_context *ctx, uint8_t num, const struct ibv
 }
 
 /* A registration of no descriptor: what fails for the descriptor's sake is known to the driver. */
-static bool has_dmabuf(struct ibv_context *ctx)
+static bool has_dmabuf(struct ibv_context *ctx, const char *name)
 {
+	int probe;
 	struct ibv_mr *mr;
 	struct ibv_pd *pd;
 	int rc;
 
 	if (verbs.alloc_pd(ctx, &pd))
 		return false;
-	rc = verbs.reg_dmabuf_mr(pd, 0, 0, 0, -1, 0, &mr);
-	if (rc == 0)
-		verbs.dereg_mr(mr);
-	verbs.dealloc_pd(pd);
-	return rc != -EOPNOTSUPP && rc != -EPROTONOSUPPORT;
+	probe = verbs.reg_dmabuf_mr(pd, 0, 0, 0, -1, 0, &mr);
+	if (probe == 0)
+		(void)verbs.dereg_mr(mr);
+	rc = verbs.dealloc_pd(pd);
+	if (rc)
+		log_warn("%s: the protection domain of a probe was not freed (%s)", name,
+			 strerror(-rc));
+	return probe != -EOPNOTSUPP && probe != -EPROTONOSUPPORT;
 }
 
 static void port_fill(struct port *port, struct hca *hca, uint8_t num,
@@ -141,7 +145,7 @@ static int ports_scan(struct device_set *set, struct hca *hca, const struct hca_
 
 static void capabilities_fill(struct device_set *set, int from, struct ibv_context *ctx)
 {
-	bool dmabuf = has_dmabuf(ctx);
+	bool dmabuf = has_dmabuf(ctx, set->hca[set->hca_count].name);
 	bool peermem = device_sys_peermem();
 
 	for (int i = from; i < set->port_count; i++) {
@@ -173,7 +177,7 @@ static void device_scan_one(struct device_set *set, struct ibv_device *device,
 		log_warn("%s cannot be asked for its limits (%s): left out", hca->name,
 			 strerror(-rc));
 	if (rc || ports_scan(set, hca, filter, &attr) == 0) {
-		verbs.close_device(hca->ctx);
+		(void)verbs.close_device(hca->ctx);
 		return;
 	}
 	capabilities_fill(set, from, hca->ctx);
@@ -258,6 +262,6 @@ void device_scan_undo(struct device_set *set)
 		free(set->port[i].cache);
 	}
 	for (int i = 0; i < set->hca_count; i++)
-		verbs.close_device(set->hca[i].ctx);
+		(void)verbs.close_device(set->hca[i].ctx);
 	memset(set, 0, sizeof(*set));
 }

@@ -137,11 +137,6 @@ static void cache_remove(struct port *port, int at)
 
 	port->cache_count--;
 	memmove(e, e + 1, (size_t)(port->cache_count - at) * sizeof(*e));
-	if (port->cache_count == 0) {
-		free(port->cache);
-		port->cache = NULL;
-		port->cache_room = 0;
-	}
 }
 
 /* ---- registration on one port ---- */

@@ -79,10 +79,9 @@ Test(config, sizes_take_suffixes)
 	static const struct {
 		const char *text;
 		int64_t bytes;
-	} cases[] = {{"4096", 4096},	 {"0x1000", 4096}, {"64K", 65536},
-		     {"64k", 65536},	 {"64KiB", 65536}, {"1M", 1 << 20},
-		     {"1MB", 1 << 20},	 {"1G", 1 << 30},  {"512B", 512},
-		     {"0", 0}};
+	} cases[] = {{"4096", 4096},   {"0x1000", 4096}, {"64K", 65536},   {"64k", 65536},
+		     {"64KiB", 65536}, {"1M", 1 << 20},	 {"1MB", 1 << 20}, {"1G", 1 << 30},
+		     {"512B", 512},    {"0", 0}};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		load("RAILYARD_SMALL_BYTES", cases[i].text);
@@ -249,7 +248,8 @@ Test(config, every_variable_is_documented)
 			  "%s", name);
 		for (const char *c = name; *c; c++)
 			cr_assert(isupper((unsigned char)*c) || isdigit((unsigned char)*c) ||
-				  *c == '_', "%s", name);
+					  *c == '_',
+				  "%s", name);
 		cr_assert(config_unit(i) && *config_unit(i), "%s has no unit", name);
 		cr_assert_leq(strlen(config_unit(i)), 8, "%s", name);
 		cr_assert(config_text(i) && strlen(config_text(i)) >= 8, "%s has no text", name);

@@ -123,8 +123,7 @@ Test(hca, at_most_12_planes)
 	char why[64];
 
 	for (int i = 0; i < 24; i++) /* each plane twice */
-		snprintf(text + strlen(text), sizeof(text) - strlen(text), "a%d:1:0:%d,", i,
-			 i / 2);
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), "a%d:1:0:%d,", i, i / 2);
 	cr_assert_eq(hca_parse(text, &filter, why, sizeof(why)), 0);
 	strcat(text, "b:1:0:99");
 	refused(text, "more than 12 different planes");
