@@ -150,10 +150,10 @@ void plan_lane_reset(struct core_send *c, uint32_t l)
 }
 
 /* Close the measurement that has run on a lane, if it is long enough. */
-static bool lane_measure(struct core_send *c, struct core_lane *lane)
+static void lane_measure(struct core_send *c, struct core_lane *lane)
 {
 	if (lane->acc_bytes < PIECE_MIN || (lane->acc_bytes < SAMPLE_BYTES && lane->acc_ns < SAMPLE_NS)) {
-		return false;
+		return;
 	}
 	uint64_t sample = lane->acc_ns * CORE_COST_UNIT / lane->acc_bytes;
 	uint64_t cost = lane->cost_ns;
@@ -173,23 +173,23 @@ static bool lane_measure(struct core_send *c, struct core_lane *lane)
 		__atomic_store_n(&c->cfg.load[lane->port]->cost_ns, (uint32_t)cost, __ATOMIC_RELAXED);
 	}
 	window_set(c, lane);
-	return true;
+	c->measured = true;
 }
 
 static void measure_all(struct core_send *c, uint64_t now_ns)
 {
-	bool moved = now_ns >= c->phase_ns;
-
 	for (uint64_t left = c->all; left != 0; left &= left - 1) {
-		moved |= lane_measure(c, &c->lane[__builtin_ctzll(left)]);
+		lane_measure(c, &c->lane[__builtin_ctzll(left)]);
 	}
 	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
 		core_send_signal(c);
 	}
 	if (now_ns >= c->phase_ns) {
 		phase(c, now_ns);
+		c->measured = true;
 	}
-	if (moved) {
+	if (c->measured) {
+		c->measured = false;
 		judge(c);
 	}
 	if (now_ns >= c->calm_ns) {
@@ -209,6 +209,7 @@ void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes, ui
 	}
 	if (lane->timed++ == 0) {
 		lane->last_ns = now_ns;
+		lane->busy_ns = now_ns;
 	}
 	lane->post_ns = now_ns;
 	if (lane->cost_eff_ns != lane->cost_ns) {
@@ -232,8 +233,24 @@ static bool dry_is_doubtful(const struct core_send *c, const struct core_lane *l
 	return lane->acc_ns < 4 * gap;
 }
 
+/*
+ * A pressed lane rests after its work for as much of the time it really took as its rate is tilted:
+ * the estimate that it was paced by may come from a stall, and then it would rest for seconds.
+ */
+static void pace_bound(struct core_lane *lane, uint64_t now_ns)
+{
+	uint64_t busy = now_ns > lane->busy_ns ? now_ns - lane->busy_ns : 0;
+	uint64_t off = lane->cost_eff_ns > lane->cost_ns ? lane->cost_eff_ns - lane->cost_ns : 0;
+	uint64_t rest = busy * off / lane->cost_ns;
+
+	if (lane->paced_ns > now_ns + rest) {
+		lane->paced_ns = now_ns + rest;
+	}
+}
+
 static void lane_dry(struct core_send *c, struct core_lane *lane, uint64_t now_ns)
 {
+	pace_bound(lane, now_ns);
 	if (dry_is_doubtful(c, lane, now_ns)) {
 		lane->acc_ns = 0;
 		lane->acc_bytes = 0;
@@ -281,26 +298,41 @@ void plan_forget(struct core_send *c, struct core_lane *lane)
 	}
 }
 
-/* Credits ride in the records: look only when they seem used up. Counts grow mod 2^16. */
+/*
+ * Take a count that the peer told. Mod 2^16 a count of long ago can look new; a true one is never
+ * more than the receive queue ahead of what was posted, so the order of arrival does not matter.
+ */
+static void credit_take(struct core_lane *lane, const struct core_cts *rec, uint32_t i)
+{
+	uint16_t count = __atomic_load_n(&rec->posted[i], __ATOMIC_RELAXED);
+	uint16_t ahead = (uint16_t)(count - lane->posted);
+
+	if (ahead <= CORE_RQ_WRS && ahead > (uint16_t)(lane->credit - lane->posted)) {
+		lane->credit = count;
+	}
+}
+
+/*
+ * Credits ride in the records: look only when they seem used up. The newest record that landed
+ * knows most, matched or not: waiting until it is matched would be a deadlock, since the peer
+ * counts it as told and NCCL may not send what would match it before this message is through.
+ */
 static bool credit_left(struct core_send *c, uint32_t l)
 {
 	struct core_lane *lane = &c->lane[l];
 	uint32_t block = l / CORE_CREDIT_BLOCK, i = l % CORE_CREDIT_BLOCK;
-	const struct core_cts *told[2] = { &c->ring[CORE_SLOTS + block], NULL };
 
 	if (lane->posted != lane->credit) {
 		return true;
 	}
-	if (c->newest != UINT64_MAX && c->ring[core_slot(c->newest)].block == block) {
-		told[1] = &c->ring[core_slot(c->newest)];
-	}
-	for (int k = 0; k < 2; k++) {
-		if (told[k] != NULL) {
-			uint16_t count = __atomic_load_n(&told[k]->posted[i], __ATOMIC_RELAXED);
-
-			if ((int16_t)(count - lane->credit) > 0) {
-				lane->credit = count;
-			}
+	credit_take(lane, &c->ring[CORE_SLOTS + block], i);
+	if (block == 0) {
+		c->told = c->told < c->head ? c->head : c->told;
+		while (record_here(&c->ring[core_slot(c->told)], c->told)) {
+			c->told++;
+		}
+		if (c->told != 0) {
+			credit_take(lane, &c->ring[core_slot(c->told - 1)], i);
 		}
 	}
 	return lane->posted != lane->credit;

@@ -12,6 +12,12 @@
 
 #include "send.h"
 
+/* The NIC writes a record in address order: with the last word in place the rest is too. */
+static inline bool record_here(const struct core_cts *rec, uint64_t seq)
+{
+	return __atomic_load_n(&rec->seq, __ATOMIC_ACQUIRE) == seq + 1;
+}
+
 /* plan_cut - decide plan, piece size and count of a message. */
 void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns);
 

@@ -58,12 +58,6 @@ void core_send_lane_state(struct core_send *c, uint32_t i, enum core_lane_state 
 	core_send_signal(c);
 }
 
-/* The NIC writes a record in address order: with the last word in place the rest is too. */
-static bool record_here(const struct core_cts *rec, uint64_t seq)
-{
-	return __atomic_load_n(&rec->seq, __ATOMIC_ACQUIRE) == seq + 1;
-}
-
 static int match_group(const struct core_send *c, uint32_t n, uint32_t tag,
 		       const struct core_cts **rec, uint64_t *seq)
 {

@@ -77,6 +77,7 @@ struct core_lane {
 	uint8_t head;           /* place in ring[] of the next unit */
 	uint8_t tail;           /* place of the oldest unit in flight */
 	uint64_t last_ns;       /* until when busy time is accounted for */
+	uint64_t busy_ns;       /* since when measured pieces are in flight without a break */
 	uint64_t acc_ns;        /* busy time and bytes since the last measurement */
 	uint64_t acc_bytes;
 	uint64_t post_ns;       /* last measured post */
@@ -92,10 +93,12 @@ struct core_send {
 	uint32_t matched;     /* bit per member of that group */
 	uint32_t held;        /* members matched but waiting for the whole group */
 	uint64_t newest;      /* sequence of the newest record taken; UINT64_MAX = none */
+	uint64_t told;        /* records before this one were looked at for credits */
 	uint64_t active;      /* bit per lane that may get pieces */
 	uint64_t all;         /* bit per lane */
 	uint32_t epoch;       /* of the signals that `active` was made from */
 	bool mixed;           /* the group being matched has a member of several pieces */
+	bool measured;        /* a lane's cost moved since the lanes were compared */
 	bool equal;           /* lanes are alike: equal plan */
 	uint8_t unequal_votes; /* measurements in a row that speak against `equal` */
 	uint8_t best;         /* path of small messages */
