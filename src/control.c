@@ -144,6 +144,11 @@ const char *peer_name(const struct peer *peer)
 	return __atomic_load_n(&peer->name, __ATOMIC_ACQUIRE);
 }
 
+const char *peer_why(const struct peer *peer)
+{
+	return peer_state(peer) == PEER_FAILED ? peer->why : "it has not failed";
+}
+
 void **peer_data(struct peer *peer)
 {
 	return &peer->data;
@@ -228,12 +233,11 @@ static bool peer_table_remove(struct peer *peer)
 void peer_fail(struct peer *peer, const char *why)
 {
 	struct conn *parked = peer->parked;
-	char line[512]; /* `why` may lie in the conn that is closed here */
 
-	snprintf(line, sizeof(line), "%s: %s", peer_name(peer), why);
 	if (!peer_table_remove(peer)) {
 		return;
 	}
+	snprintf(peer->why, sizeof(peer->why), "%s", why);
 	peer_set_state(peer, PEER_FAILED);
 	if (peer->conn) {
 		conn_close(peer->conn);
@@ -241,7 +245,7 @@ void peer_fail(struct peer *peer, const char *why)
 	if (peer->dial) {
 		conn_close(peer->dial);
 	}
-	ctl.handler->on_down(peer, line);
+	ctl.handler->on_down(peer, peer->why);
 	if (parked) { /* the other end's next connection */
 		peer->parked = NULL;
 		parked->peer = NULL;
@@ -428,7 +432,9 @@ static uint64_t control_deadlines(struct timer *t, uint64_t now)
 	conn_reap();
 	ctl.deadline_ns = ctl.resume_ns;
 	for (c = ctl.conns; c; c = c->next) {
-		ctl.deadline_ns = c->deadline_ns < ctl.deadline_ns ? c->deadline_ns : ctl.deadline_ns;
+		if (c->deadline_ns < ctl.deadline_ns) {
+			ctl.deadline_ns = c->deadline_ns;
+		}
 	}
 	return ctl.deadline_ns;
 }
@@ -643,6 +649,7 @@ static void control_forget_peers(void)
 		if (!peer) {
 			break;
 		}
+		snprintf(peer->why, sizeof(peer->why), "stopped by this process");
 		peer_set_state(peer, PEER_FAILED);
 		peer_put(peer);
 	}

@@ -24,7 +24,10 @@ enum peer_state { PEER_DIALING, PEER_UP, PEER_FAILED };
 
 /*
  * What the upper layer does with messages. Both run on the plugin thread, without any lock held.
- * `body` is only valid during the call. on_down: the connection is lost or refused; why = one line.
+ * `body` is only valid during the call; so is `peer` unless it is held. on_down: the connection is
+ * lost or refused, once per peer; why = peer_why(). It comes before anything of a new peer of the
+ * same process. control_stop() itself makes no on_down. WIRE_BYE is a message like any other, and
+ * on_down follows it. Neither may call control_start() or control_stop().
  */
 struct control_handler {
 	void (*on_message)(struct peer *peer, uint16_t type, uint64_t target, const uint8_t *body,
@@ -42,15 +45,20 @@ struct control_handler {
 int control_start(const struct control_handler *handler);
 void control_stop(void); /* last one: BYE to all, close, forget all peers */
 
-/* control_listen - make a secret and fill the handle for it; control_unlisten forgets the secret. */
+/*
+ * control_listen - make a secret and fill the handle for it, all but its port_count;
+ * control_unlisten forgets the secret. Returns 0, -ESHUTDOWN, -ENOMEM.
+ */
 int control_listen(struct wire_handle *handle);
 void control_unlisten(uint64_t listen_id);
-/* control_secret_listen - which listen has this secret? 0 and *listen_id, or -ENOENT. Constant time compare. */
+/* control_secret_listen - whose secret is it? 0 and *listen_id, or -ENOENT. In constant time. */
 int control_secret_listen(const uint8_t secret[WIRE_SECRET_BYTES], uint64_t *listen_id);
 
 /*
- * peer_get - the peer that a handle names: the existing connection, or a new one being dialed
- * (over each address of the handle in turn, until `deadline` of RAILYARD_CONNECT_TIMEOUT).
+ * peer_get - the peer that a handle names, held: the existing connection, or a new one being dialed
+ * (over each address of the handle in turn, for RAILYARD_CONNECT_TIMEOUT; refused at all of them
+ * ends it after 3 s). A failed peer is never returned: after a failure this dials anew. Any thread.
+ * Returns 0, -ESHUTDOWN (not started, or a forked child), -ENOMEM.
  */
 int peer_get(const struct wire_handle *handle, struct peer **out);
 void peer_hold(struct peer *peer);
@@ -59,13 +67,22 @@ enum peer_state peer_state(const struct peer *peer);
 /* peer_name - "host (pid N, address)" for log lines; never NULL. */
 const char *peer_name(const struct peer *peer);
 
-/* peer_send - queue one message; never blocks. Any thread. Returns 0, -ENOTCONN, -ENOBUFS (over 16 MiB queued). */
+/*
+ * peer_send - queue one message, also while it dials; never blocks. Any thread. Returns 0,
+ * -ENOTCONN (failed), -ENOBUFS (over 16 MiB queued), -EMSGSIZE (over WIRE_BODY_MAX), -ENOMEM.
+ */
 int peer_send(struct peer *peer, uint16_t type, uint64_t target, const void *body, size_t bytes);
+
+/* peer_why - why it is FAILED, in words without its name; constant from then on; never NULL. */
+const char *peer_why(const struct peer *peer);
 
 /* A pointer for the upper layer's per-peer state, set once on first use. */
 void **peer_data(struct peer *peer);
 
-/* peer_each - run fn for every live peer, on the caller's thread under the table's lock: fn must only read or peer_send(). */
+/*
+ * peer_each - run fn for every live peer, on the caller's thread under the table's lock: fn must
+ * only read or peer_send().
+ */
 void peer_each(void (*fn)(struct peer *peer, void *arg), void *arg);
 
 #endif

@@ -3,8 +3,9 @@
  * control_conn.c - one socket of a control connection: frames in, frames out, its end.
  *
  * Runs on the plugin thread only. A conn that dies in a callback stays readable (CONN_DEAD) until
- * conn_reap() at the end of that callback, so that no caller up the stack is left with freed memory.
- * What a frame means is decided elsewhere: before UP by control_greet.c, after that by the handler.
+ * conn_reap() at the end of that callback, so that no caller up the stack is left with freed
+ * memory. What a frame means is decided elsewhere: before UP by control_greet.c, after that by the
+ * handler.
  */
 #define _GNU_SOURCE
 #include "control_internal.h"
@@ -243,7 +244,7 @@ void conn_lost(struct conn *c, const char *why)
 		break;
 	case CONN_UP:
 		peer_hold(peer);
-		peer_fail(peer, peer->said_bye ? "its process has ended its use of the network" : why);
+		peer_fail(peer, peer->said_bye ? "its process has ended its use of Railyard" : why);
 		peer_put(peer);
 		break;
 	case CONN_UNKNOWN:

@@ -279,7 +279,7 @@ void greet_hello(struct conn *c, const uint8_t *body, size_t bytes)
 		return;
 	}
 	if (c->hello.version_min > WIRE_VERSION_MAX || c->hello.version_max < WIRE_VERSION_MIN) {
-		snprintf(text, sizeof(text), "Railyard wire version %u-%u met one that speaks %d-%d",
+		snprintf(text, sizeof(text), "Railyard wire version %u-%u, this one speaks %d-%d",
 			 c->hello.version_min, c->hello.version_max, WIRE_VERSION_MIN,
 			 WIRE_VERSION_MAX);
 		greet_refuse(c, EPROTONOSUPPORT, text);

@@ -18,11 +18,11 @@
  *
  * Crossing connections. Both ends may dial at once. The dial of the smaller instance id stays, if
  * its HELLO was sent; so the end with the smaller id parks the other's HELLO until its own dial has
- * ended, and the end with the larger id drops its own dial when it takes the smaller's HELLO. Only a
- * connection with WELCOME sent or received carries messages, and messages wait in the peer's queue
- * until then, so none is lost with the connection that goes. A parked connection is the loser's and
- * is closed by it within a round trip; one that stays open beyond `park_ns` means that the other end
- * has given up the old connection, and takes its place.
+ * ended, and the end with the larger id drops its own dial when it takes the smaller's HELLO. Only
+ * a connection with WELCOME sent or received carries messages, and messages wait in the peer's
+ * queue until then, so none is lost with the connection that goes. A parked connection is the
+ * loser's, which closes it within a round trip; one that stays open beyond `park_ns` means that the
+ * other end has given up the old connection, and takes its place.
  */
 #ifndef RAILYARD_CONTROL_INTERNAL_H
 #define RAILYARD_CONTROL_INTERNAL_H
@@ -34,7 +34,7 @@
 #include "control.h"
 #include "thread.h"
 
-enum { ADDR_TEXT_BYTES = 64, CAUSE_BYTES = 96, PEER_NAME_BYTES = 192 };
+enum { ADDR_TEXT_BYTES = 64, CAUSE_BYTES = 96, PEER_NAME_BYTES = 192, PEER_WHY_BYTES = 384 };
 
 /* Bounds of the control plane; only tests change them, before control_start(). */
 struct control_limits {
@@ -103,6 +103,7 @@ struct peer {
 	void *data;
 	const char *name; /* atomic: points to one of the two below */
 	char name_dialed[PEER_NAME_BYTES], name_known[PEER_NAME_BYTES];
+	char why[PEER_WHY_BYTES]; /* written before the state becomes FAILED, then constant */
 
 	pthread_mutex_t lock;
 	enum peer_state state; /* written under the lock, read without */
@@ -156,7 +157,7 @@ struct control {
 extern struct control ctl;
 
 /* control.c */
-/* The peer of this instance, held, made if there is none; handle NULL = accepted. -ESHUTDOWN, -ENOMEM */
+/* The peer of this instance, held, made if there is none; handle NULL = accepted. As peer_get(). */
 int peer_table_get(uint64_t instance, bool is_own_accepted, const struct wire_handle *handle,
 		   struct peer **out);
 void peer_set_up(struct peer *peer, const char *host, uint32_t pid, const char *addr);

@@ -20,7 +20,10 @@ struct watch {
 	uint32_t slot; /* thread.c's */
 };
 
-/* A timer of the plugin thread: `fn` runs there once `at_ns` has come and returns the next time (UINT64_MAX = off). */
+/*
+ * A timer of the plugin thread: `fn` runs there once `at_ns` has come and returns the next time
+ * (UINT64_MAX = off). Set from elsewhere while fn runs, the earlier of both times holds.
+ */
 struct timer {
 	uint64_t at_ns;
 	uint64_t (*fn)(struct timer *t, uint64_t now_ns);
@@ -32,7 +35,10 @@ int plugin_thread_start(void);
 void plugin_thread_stop(void);
 bool plugin_thread_is_self(void);
 
-/* From any thread. watch_del returns only when fn is not running (unless called from the plugin thread). */
+/*
+ * From any thread. watch_del and timer_del return only when fn is not running (unless called from
+ * the plugin thread): so the caller holds no lock that fn takes. add and mod return 0 or -errno.
+ */
 int watch_add(struct watch *w, uint32_t epoll_events);
 int watch_mod(struct watch *w, uint32_t epoll_events);
 void watch_del(struct watch *w);

@@ -31,7 +31,7 @@ enum {
 enum wire_type {
 	WIRE_HELLO = 1,  /* dialer: who I am, a secret of one of your listens */
 	WIRE_WELCOME,    /* listener: accepted, who I am, version taken */
-	WIRE_REFUSE,     /* reason in words; ends the connection (target 0) or one connect (target = comm) */
+	WIRE_REFUSE,     /* reason in words; ends the connection (target 0) or a connect (its comm) */
 	WIRE_CONNECT,    /* sender's half of a new comm */
 	WIRE_ACCEPT,     /* receiver's half */
 	WIRE_READY,      /* sender's queue pairs can receive: announcements may begin */
@@ -107,7 +107,7 @@ struct wire_connect {
 	uint8_t traffic_class, service_level; /* of the sender; the receiver uses them too */
 	uint8_t adaptive_routing;
 	uint8_t port_count; /* 1 .. CORE_PORTS_MAX */
-	uint8_t lane_count; /* 1 .. CORE_LANES_MAX; CONNECT: the sender's wish; ACCEPT: what is used */
+	uint8_t lane_count; /* 1 .. CORE_LANES_MAX; CONNECT: the wish; ACCEPT: what is used */
 	uint16_t recv_wrs;  /* posted on each lane (ACCEPT) */
 	struct wire_port port[CORE_PORTS_MAX];
 	struct wire_lane lane[CORE_LANES_MAX];
@@ -133,11 +133,18 @@ struct wire_frame {
 	uint64_t target;
 };
 
-/* Handle: encode into 128 bytes; decode returns 0, -EPROTO not ours (*why names whose it seems), -EPROTONOSUPPORT. */
+/*
+ * Handle: encode into 128 bytes, those that are unused zero; decode returns 0, -EPROTO not ours (why
+ * names whose it seems) or damaged, -EPROTONOSUPPORT of another version (why says which).
+ */
 void wire_handle_encode(const struct wire_handle *h, uint8_t out[128]);
 int wire_handle_decode(const uint8_t in[128], struct wire_handle *h, char *why, size_t why_bytes);
 
-/* Frames. wire_*_encode return the body's bytes (never more than WIRE_BODY_MAX); decode 0 or -EPROTO. */
+/*
+ * Frames. wire_*_encode return the body's bytes (never more than WIRE_BODY_MAX), or 0 if `bytes` of
+ * room are too few or a count is out of range; decode 0 or -EPROTO. A decoded text is terminated and
+ * printable ASCII. KEYS with port_count 0 names a region only (KEYS_GONE).
+ */
 void wire_frame_encode(const struct wire_frame *f, uint8_t out[WIRE_FRAME_BYTES]);
 int wire_frame_decode(const uint8_t in[WIRE_FRAME_BYTES], struct wire_frame *f);
 
