@@ -36,7 +36,6 @@ enum {
 	VDEVS_MAX = 8,
 	DEVS_MAX = 32,
 	MAGIC = 0x74637030,
-	LATE_AFTER = 2,			/* messages between the done and the late write */
 };
 
 struct header {
@@ -500,7 +499,7 @@ static int progress_send(struct comm *comm)
 	return 0;
 }
 
-/* The first group that is not fully matched decides, and in it the first free buffer with the tag. */
+/* The first group that is not fully matched decides, in it the first free buffer with the tag. */
 static int match(struct comm *comm)
 {
 	for (uint64_t i = comm->head; i < comm->tail; i++) {
@@ -525,20 +524,13 @@ static int match(struct comm *comm)
 	return 0;
 }
 
-static void spoil(struct comm *comm, uint64_t number, char *data, size_t bytes, size_t room)
+static void spoil(uint64_t number, char *data, size_t bytes, size_t room)
 {
 	if (is_faulty("corrupt", number) && bytes) {
 		data[bytes / 2] ^= 0x20;
 	}
 	if (is_faulty("overrun", number)) {
 		data[room] ^= 0x20;
-	}
-	if (is_faulty("late", number) && bytes) {
-		comm->late = data + bytes / 2;
-	}
-	if (comm->late && number >= net.fault_message + LATE_AFTER) {
-		*comm->late ^= 0x20;
-		comm->late = NULL;
 	}
 }
 
@@ -563,7 +555,7 @@ static int read_body(struct comm *comm)
 		comm->body_got += (size_t)n;
 	}
 	request->part[part].bytes = comm->header.bytes < room ? comm->header.bytes : room;
-	spoil(comm, request->part[part].number, request->part[part].data,
+	spoil(request->part[part].number, request->part[part].data,
 	      request->part[part].bytes, room);
 	if (++request->landed == request->n) {
 		request->is_done = true;
@@ -597,11 +589,21 @@ static int progress_recv(struct comm *comm)
 	return rc;
 }
 
-static enum ry_net_result misbehave(const struct request *request, int *done)
+/* Faults of a receive that is about to be reported done. A late write comes with the next one. */
+static enum ry_net_result misbehave(struct request *request, int *done)
 {
+	struct comm *comm = request->comm;
+
+	if (comm->late) {
+		*comm->late ^= 0x20;
+		comm->late = NULL;
+	}
 	for (int i = 0; i < request->n; i++) {
 		uint64_t number = request->part[i].number;
 
+		if (is_faulty("late", number) && request->part[i].bytes) {
+			comm->late = request->part[i].data + request->part[i].bytes / 2;
+		}
 		if (is_faulty("hang", number)) {
 			*done = 0;
 		}

@@ -87,7 +87,7 @@ struct bench_local {
 	int abi;			/* 0 = newest that the plugin has */
 	int rank;
 	int ranks;			/* 0 = not given */
-	int local;			/* ranks to start here, from rank on; 0 = this process alone */
+	int local;			/* ranks to start here, from rank on; 0 = only this */
 	const char *meet;		/* HOST:PORT, NULL with all ranks local */
 	const char *devs;		/* "all" or a list of numbers and names */
 	enum bench_merge merge;

@@ -193,7 +193,8 @@ static int listen_all(struct bench_run *run, uint8_t *mine)
 		struct bench_stream *stream = &run->streams[i];
 
 		if (!stream->is_send) {
-			rc = net_listen(run->net, stream->dev, stream->handle, &stream->listen_comm);
+			rc = net_listen(run->net, stream->dev, stream->handle,
+					&stream->listen_comm);
 			memcpy(mine + handle_at(run, 0, stream->peer, stream->comm_idx),
 			       stream->handle, sizeof(stream->handle));
 		}

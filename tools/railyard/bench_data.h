@@ -34,8 +34,8 @@ void data32_add(uint32_t *out, const uint32_t *in, size_t count, uint32_t seed, 
 size_t data32_check(const uint32_t *buf, size_t count, uint32_t seed_sum, uint32_t ranks,
 		    uint64_t first, size_t *first_bad);
 
-/* Pattern of an idle receive buffer: byte i depends on i % 8 only. @buf: multiple of 8; the last word
- * is written whole. */
+/* Pattern of an idle receive buffer: byte i depends on i % 8 only. @buf: multiple of 8; the last
+ * word is written whole. */
 void canary_fill(void *buf, size_t bytes);
 
 /* Index of the first byte in [@from, @to) of @buf that is not the pattern; @to when all are. */

@@ -20,12 +20,14 @@ enum {
 	STUCK_LINES_MAX = 8,
 };
 
-void *stream_slot(const struct bench_stream *stream, uint64_t number)
+/* Place of message @number of a receive stream, of the @number'th post of a send stream. */
+static void *stream_slot(const struct bench_stream *stream, uint64_t number)
 {
 	return stream->arena + number % stream->slot_count * stream->stride;
 }
 
-uint32_t stream_members(const struct bench_stream *stream)
+/* Messages in one request: the group for receives, 1 for sends. */
+static uint32_t stream_members(const struct bench_stream *stream)
 {
 	return stream->is_send ? 1 : stream->run->plan->group;
 }
@@ -86,7 +88,8 @@ static void complain(struct bench_run *run, const struct bench_stream *stream,
 /* ---- sending --------------------------------------------------------------------------------- */
 
 /* In a group, messages go out in another order than their buffers were announced, so that the
- * plugin has to match by tag. The order differs from group to group. */
+ * plugin has to match by tag. The order differs from group to group. Slots of a send stream go by
+ * the order of posting: it is in that order that they become free. */
 static uint64_t send_order(const struct bench_stream *stream, uint64_t index)
 {
 	uint64_t group = stream->run->plan->group;
@@ -105,7 +108,7 @@ static bool prepare_send(struct bench_stream *stream, const struct bench_msg *ms
 	if (op->may_prepare && !op->may_prepare(stream, msg)) {
 		return false;
 	}
-	op->produce(stream, msg, stream_slot(stream, msg->number));
+	op->produce(stream, msg, stream_slot(stream, stream->posted));
 	stream->prepared = stream->posted + 1;
 	return true;
 }
@@ -125,8 +128,8 @@ static int post_send(struct bench_stream *stream)
 		    (run->op->may_send && !run->op->may_send(stream, &msg))) {
 			break;
 		}
-		rc = net_isend(run->net, stream->comm, stream_slot(stream, msg.number), msg.bytes,
-			       tag_of(run, run->rank, msg.member), stream->mhandle,
+		rc = net_isend(run->net, stream->comm, stream_slot(stream, stream->posted),
+			       msg.bytes, tag_of(run, run->rank, msg.member), stream->mhandle,
 			       &request->request);
 		if (rc) {
 			return rc;
@@ -162,7 +165,8 @@ static void check_slot(struct bench_stream *stream, uint64_t number)
 	size_t at = canary_check(stream_slot(stream, number), 0, bytes);
 
 	if (at < bytes) {
-		uint64_t before = number < stream->slot_count ? number : number - stream->slot_count;
+		uint64_t before = number < stream->slot_count ? number
+							      : number - stream->slot_count;
 		struct bench_msg msg = locate(stream, before);
 
 		run->meter.stat.canaries++;
@@ -354,7 +358,8 @@ static int test_stream(struct bench_stream *stream)
 			break;
 		}
 	}
-	while (stream->arrived < stream->posted && request_at(stream, stream->arrived)->is_finished) {
+	while (stream->arrived < stream->posted &&
+	       request_at(stream, stream->arrived)->is_finished) {
 		stream->arrived++;
 	}
 	if (stream->is_send) {

@@ -113,10 +113,4 @@ int engine_run(struct bench_run *run, uint64_t iters);
 /* Looks for late writes in every idle receive slot; counts them. */
 void engine_check_idle(struct bench_run *run);
 
-/* Place of message @number in the stream's arena. */
-void *stream_slot(const struct bench_stream *stream, uint64_t number);
-
-/* Messages in one request: the group for receives, 1 for sends. */
-uint32_t stream_members(const struct bench_stream *stream);
-
 #endif /* RY_BENCH_ENGINE_H */

@@ -20,7 +20,7 @@ struct bench_meet {
 	int listen_fd;			/* -1 unless it was given or made here */
 	int *fd;			/* rank 0: [ranks]; others: only fd[0]; -1 = none */
 	bool *is_quiet;			/* a DATA frame waits there: not looked at during a run */
-	bool is_broken;			/* a rank failed or left: said once, nothing is sent any more */
+	bool is_broken;			/* a rank failed or left; it was said */
 };
 
 /* Control frames of a run that ends by time. Each carries one number. */

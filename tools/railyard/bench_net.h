@@ -21,7 +21,7 @@
 
 /* Calls that are counted and timed. */
 enum bench_call {
-	CALL_SETUP,			/* init, devices, properties, listen, connect, accept, MRs */
+	CALL_SETUP,			/* init, properties, listen, connect, accept, MRs */
 	CALL_ISEND,
 	CALL_IRECV,
 	CALL_TEST,

@@ -171,8 +171,8 @@ static void ring_locate_step(const struct bench_stream *stream, struct bench_msg
 }
 
 /* Slice @index of [lo, hi), in units of which @per_slice make a slice; empty beyond the end. */
-static void ring_slice(uint64_t lo, uint64_t hi, uint64_t per_slice, uint64_t index, uint64_t *first,
-		       uint64_t *count)
+static void ring_slice(uint64_t lo, uint64_t hi, uint64_t per_slice, uint64_t index,
+		       uint64_t *first, uint64_t *count)
 {
 	*first = min_u64(lo + index * per_slice, hi);
 	*count = min_u64(per_slice, hi - *first);

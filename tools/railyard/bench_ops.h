@@ -12,9 +12,9 @@
 struct bench_op {
 	const char *name;
 	const char *type;		/* column of the table */
-	bool is_serial;			/* an iteration begins when the last one is done at this rank */
+	bool is_serial;			/* at a rank, iterations do not overlap */
 	bool is_paired;			/* ranks 0-1, 2-3, ...; one rank alone talks to itself */
-	bool is_pingpong;		/* latency is half the round trip, seen by the first sender */
+	bool is_pingpong;		/* latency is half the first sender's round trip */
 	bool takes_groups;
 
 	/* Cuts a size to what the operation can do. */

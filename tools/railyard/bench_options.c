@@ -54,22 +54,21 @@ static const struct argp_option options[] = {
 	{0, 0, 0, 0, "Plugin and devices (of this host)", 2},
 	{"plugin", 'p', "FILE|NAME", 0,
 	 "plugin file, or NAME of libnccl-net-NAME.so (default railyard)", 0},
-	{"abi", KEY_ABI, "V", 0, "take ncclNetPlugin_vV, 8 ... 12 (default: the newest there is)", 0},
+	{"abi", KEY_ABI, "V", 0, "take ncclNetPlugin_vV, 8 ... 12 (default: the newest)", 0},
 	{"dev", 'd', "LIST", 0, "devices by number or name, or all (default)", 0},
 	{"merge", KEY_MERGE, "all|none|auto", 0,
 	 "fuse the devices into one with makeVDevice; auto (default) = if the plugin can", 0},
 	{0, 0, 0, 0, "What to run (rank 0 decides for all ranks)", 3},
-	{"minbytes", 'b', "SIZE", 0, "smallest size, with K, M, G for powers of 1024 (default 8)", 0},
+	{"minbytes", 'b', "SIZE", 0, "smallest size; K, M, G are powers of 1024 (default 8)", 0},
 	{"maxbytes", 'e', "SIZE", 0, "largest size (default: -b if given, else 16M)", 0},
-	{"stepfactor", 'f', "N", 0, "next size is N times the last (default 4; 0 B is followed by 1 B)",
-	 0},
+	{"stepfactor", 'f', "N", 0, "next size is N times the last (default 4); 1 B after 0 B", 0},
 	{"stepbytes", 'i', "SIZE", 0, "next size is the last plus SIZE", 0},
 	{"iters", 'n', "N", 0, "timed iterations of each size (default 20)", 0},
 	{"warmup_iters", 'w', "N", 0, "iterations before those (default 2)", 0},
 	{"duration", KEY_DURATION, "S", 0, "run each size for S seconds instead of -n", 0},
 	{"window", KEY_WINDOW, "N", 0, "outstanding requests per connection (default 8)", 0},
 	{"chunk", KEY_CHUNK, "SIZE", 0,
-	 "cut messages into chunks of this size (default 1M; NCCL's point-to-point chunk is 128K)", 0},
+	 "cut messages into chunks (default 1M; NCCL's point-to-point chunk is 128K)", 0},
 	{"comms", KEY_COMMS, "N", 0,
 	 "connections per pair of ranks, over which messages are divided (default: one per device)",
 	 0},
@@ -85,7 +84,7 @@ static const struct argp_option options[] = {
 	 "poll the oldest outstanding request, as NCCL does (default), or all", 0},
 	{"interval", KEY_INTERVAL, "MS", 0,
 	 "receive throughput per interval: printed as it comes with --duration, and in --json", 0},
-	{"timeout", KEY_TIMEOUT, "S", 0, "give up after S seconds without progress (default 60)", 0},
+	{"timeout", KEY_TIMEOUT, "S", 0, "give up after S s without progress (default 60)", 0},
 	{0, 0, 0, 0, "How (this process)", 4},
 	{"poll", KEY_POLL, "yield|spin|sleep", 0,
 	 "when nothing moves: sched_yield (default), nothing, or 20 us of sleep", 0},
@@ -105,7 +104,7 @@ static const char doc[] =
 	"  railyard bench sendrecv --local 2\n"
 	"  hostA$ railyard bench allreduce --rank 0 --ranks 2 --meet hostA:7700 -b 0 -e 16M\n"
 	"  hostB$ railyard bench --rank 1 --ranks 2 --meet hostA:7700\n\n"
-	"Exit status: 0 all right, 1 did not run to the end, 2 bad use, 3 wrong data or late writes.";
+	"Exit status: 0 all right, 1 not run to the end, 2 bad use, 3 wrong data or late writes.";
 
 struct parse {
 	struct bench_plan *plan;
@@ -368,7 +367,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 
 void bench_options_parse(int argc, char **argv, struct bench_plan *plan, struct bench_local *local)
 {
-	static const struct argp argp = {options, parse_option, "[OPERATION]", doc, NULL, NULL, NULL};
+	static const struct argp argp = {
+		.options = options, .parser = parse_option, .args_doc = "[OPERATION]", .doc = doc,
+	};
 	static char name[] = "railyard bench";
 	struct parse parse = {.plan = plan, .local = local};
 

@@ -52,7 +52,7 @@ struct bench_meter {
 	uint64_t start_ns;
 	uint64_t start_wall_ms;		/* since the epoch, to match with other hosts' logs */
 	uint64_t interval_ns;		/* 0 = none are kept */
-	uint64_t *interval_bytes;	/* [interval_room], the first stat.interval_count are used */
+	uint64_t *interval_bytes;	/* [interval_room], stat.interval_count in use */
 	size_t interval_room;
 	size_t printed;
 	int print_rank;			/* prints each interval as it ends; -1 = does not */
