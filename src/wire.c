@@ -4,7 +4,8 @@
  *
  * Two cursors do all the work: `struct out` never writes past its end, `struct in` never reads
  * past it, and both remember that they would have. So a message's layout is one list of fields, and
- * the check is made once at the end of it. No struct is copied to or from the wire as it lies in memory.
+ * the check is made once at the end of it. No struct is copied to or from the wire as it lies in
+ * memory.
  */
 #include "wire.h"
 

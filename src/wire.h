@@ -31,7 +31,7 @@ enum {
 enum wire_type {
 	WIRE_HELLO = 1,  /* dialer: who I am, a secret of one of your listens */
 	WIRE_WELCOME,    /* listener: accepted, who I am, version taken */
-	WIRE_REFUSE,     /* reason in words; ends the connection (target 0) or a connect (its comm) */
+	WIRE_REFUSE,     /* reason in words; ends the connection (target 0) or one connect */
 	WIRE_CONNECT,    /* sender's half of a new comm */
 	WIRE_ACCEPT,     /* receiver's half */
 	WIRE_READY,      /* sender's queue pairs can receive: announcements may begin */
@@ -42,7 +42,7 @@ enum wire_type {
 	WIRE_BYE         /* the process ends its use of the plugin */
 };
 
-/* A socket address: family 4 or 6 (0 = none), port in host order, address bytes in network order. */
+/* A socket address: family 4 or 6 (0 = none), port in host order, bytes in network order. */
 struct wire_addr {
 	uint8_t family;
 	uint16_t port;
@@ -134,16 +134,16 @@ struct wire_frame {
 };
 
 /*
- * Handle: encode into 128 bytes, those that are unused zero; decode returns 0, -EPROTO not ours (why
- * names whose it seems) or damaged, -EPROTONOSUPPORT of another version (why says which).
+ * Handle: encode into 128 bytes, those that are unused zero; decode returns 0, -EPROTO not ours
+ * (why names whose it seems) or damaged, -EPROTONOSUPPORT of another version (why says which).
  */
 void wire_handle_encode(const struct wire_handle *h, uint8_t out[128]);
 int wire_handle_decode(const uint8_t in[128], struct wire_handle *h, char *why, size_t why_bytes);
 
 /*
- * Frames. wire_*_encode return the body's bytes (never more than WIRE_BODY_MAX), or 0 if `bytes` of
- * room are too few or a count is out of range; decode 0 or -EPROTO. A decoded text is terminated and
- * printable ASCII. KEYS with port_count 0 names a region only (KEYS_GONE).
+ * Frames. wire_*_encode return the body's bytes (never more than WIRE_BODY_MAX), or 0 if `bytes`
+ * of room are too few or a count is out of range; decode 0 or -EPROTO. A decoded text is terminated
+ * and printable ASCII. KEYS with port_count 0 names a region only (KEYS_GONE).
  */
 void wire_frame_encode(const struct wire_frame *f, uint8_t out[WIRE_FRAME_BYTES]);
 int wire_frame_decode(const uint8_t in[WIRE_FRAME_BYTES], struct wire_frame *f);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * net_world.h - what a test of the control plane needs around it: configuration, a log that is
- * kept, a handler that records, another process, and raw TCP ends that can say anything.
+ * net_world.h - what a test of the control plane needs around it: configuration, a handler
+ * that records, another process, and raw TCP ends that can say anything.
  *
- * Included once per program: it defines what config.c and log.c define in the plugin. Everything
- * stays on the loopback interface.
+ * Included once per program: it defines what config.c defines in the plugin. Everything stays on
+ * the loopback interface.
  */
 #ifndef RAILYARD_NET_WORLD_H
 #define RAILYARD_NET_WORLD_H
@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +22,7 @@
 
 #include "config.h"
 #include "control_internal.h"
-#include "log.h"
-#include "util.h"
+#include "log_kept.h"
 
 struct config config = {
 	.socket_ifname = "lo",
@@ -32,57 +30,6 @@ struct config config = {
 	.connect_timeout_ms = 10000,
 	.outage_timeout_ms = 10000,
 };
-
-/* ---- the log ---- */
-
-static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned world_warnings;
-static char world_warning[1024]; /* the last one */
-
-static void world_log(enum log_level level, const char *fmt, va_list args)
-{
-	if (level != LOG_WARN) {
-		return;
-	}
-	pthread_mutex_lock(&world_lock);
-	vsnprintf(world_warning, sizeof(world_warning), fmt, args);
-	world_warnings++;
-	pthread_mutex_unlock(&world_lock);
-}
-
-void log_line(enum log_level level, const char *func, int line, const char *fmt, ...)
-{
-	va_list args;
-
-	(void)func;
-	(void)line;
-	va_start(args, fmt);
-	world_log(level, fmt, args);
-	va_end(args);
-}
-
-void log_limited(struct log_limit *limit, enum log_level level, const char *func, int line,
-		 const char *fmt, ...)
-{
-	va_list args;
-
-	(void)limit;
-	(void)func;
-	(void)line;
-	va_start(args, fmt);
-	world_log(level, fmt, args);
-	va_end(args);
-}
-
-static inline unsigned warnings(void)
-{
-	unsigned n;
-
-	pthread_mutex_lock(&world_lock);
-	n = world_warnings;
-	pthread_mutex_unlock(&world_lock);
-	return n;
-}
 
 /* ---- the handler ---- */
 
@@ -154,17 +101,6 @@ static inline struct recorded rec_now(void)
 	pthread_mutex_unlock(&world_lock);
 	return copy;
 }
-
-/* Waits until the expression holds; false after 15 s. */
-#define EVENTUALLY(expr)                                                                           \
-	__extension__({                                                                            \
-		uint64_t until_ = now_ns() + 15 * NS_PER_S;                                        \
-		bool ok_;                                                                          \
-		while (!(ok_ = (expr)) && now_ns() < until_) {                                     \
-			usleep(500);                                                               \
-		}                                                                                  \
-		ok_;                                                                               \
-	})
 
 static inline int send_seq(struct peer *peer, uint64_t seq, size_t bytes)
 {
