@@ -428,25 +428,41 @@ int BPF_PROG(on_rx_packet, struct sk_buff *skb)
 
 /* ---- heartbeat ---- */
 
+/* Is this still the netdev of that row? It may have moved to another namespace while it was down.
+ */
+static __always_inline bool is_rail(struct railmap_row *row, __u32 index, struct net_device *dev)
+{
+	struct ix_key key;
+
+	ix_of(dev, &key);
+	if (key.netns == row->netns && key.ifindex == row->ifindex) {
+		return 1;
+	}
+	if (row_by_pci(dev) != (int)index) {
+		return 0;
+	}
+	row_moved(row, index, dev, &key);
+	return 1;
+}
+
 /* Tier 0 has no hook for link-up: look at the netdevs of rows that are down. The time
- * is taken before the look, so that a loss in between stays the newer word. */
+ * is taken before the look, so that a loss in between stays the newer word. A netdev that was freed
+ * meanwhile was closed first, so its state can never say "up". */
 static __noinline int look_for_link_up(__u32 index)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct railmap_row *row = row_get(index);
 	__u64 *address = bpf_map_lookup_elem(&rail_down, &index);
 	struct net_device *dev;
-	struct ix_key key;
 	unsigned long state;
 
 	if (!row || !address || !*address || !link_is_down(row)) {
 		return 0;
 	}
 	dev = (struct net_device *)*address;
-	ix_of(dev, &key);
 	state = BPF_CORE_READ(dev, state);
-	if (key.netns == row->netns && key.ifindex == row->ifindex && (state & LINK_STATE_START) &&
-	    !(state & LINK_STATE_NOCARRIER)) {
+	if ((state & LINK_STATE_START) && !(state & LINK_STATE_NOCARRIER) &&
+	    is_rail(row, index, dev)) {
 		link_up(row, now);
 	}
 	return 0;
