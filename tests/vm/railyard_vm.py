@@ -401,7 +401,7 @@ class Rig:
 		client = self.hosts[sender].run("%s %s" % (command, other(sender)), 30 + 4 * mbytes)
 		server.wait(30)
 		rows = re.findall(r"^\s*%d\s+\d+\s+\S+\s+(\S+)" % size, client.out, re.M)
-		if not rows:
+		if not rows or not float(rows[-1]):
 			raise RigError("%s printed no result%s" % (client, client.shown()))
 		return float(rows[-1]) * 1000 / 8
 
