@@ -49,16 +49,16 @@ struct fake_config {
 	int port_count;	  /* per device [1] */
 	enum fake_delivery delivery;
 	enum fake_rnr rnr;
-	uint64_t seed;	     /* order of fake_step */
-	enum ibv_mtu mtu;    /* [IBV_MTU_4096] */
-	uint32_t mbps;	     /* what query_port_speed says [-EOPNOTSUPP; query_port: 100 Gb/s] */
-	int max_qp;	     /* per device [65536] */
-	int max_qp_wr;	     /* [8192] */
-	int max_cqe;	     /* [262144] */
-	uint32_t max_inline; /* [256] */
-	uint32_t copy_max; /* bytes of a WR that are really copied [all]: to measure other things */
-	bool dmabuf;	   /* reg_dmabuf_mr maps the fd (give a memfd) [-EOPNOTSUPP] */
-	bool reuse_qpn;	   /* the lowest free number at once [never again] */
+	uint64_t seed;		/* order of fake_step */
+	enum ibv_mtu mtu;	/* [IBV_MTU_4096] */
+	uint32_t mbps;		/* what query_port_speed says [-EOPNOTSUPP; query_port: 100 Gb/s] */
+	int max_qp;		/* per device [65536] */
+	int max_qp_wr;		/* [8192] */
+	int max_cqe;		/* [262144] */
+	uint32_t max_inline;	/* [256] */
+	uint32_t copy_max;	/* bytes of a WR that are really copied, 4096 or more [all] */
+	bool dmabuf;		/* reg_dmabuf_mr maps the fd (give a memfd) [-EOPNOTSUPP] */
+	bool reuse_qpn;		/* the lowest free number at once [never again] */
 	bool destroy_cleans_cq; /* destroy_qp takes the QP's completions out of its CQs, as mlx5
 				   does */
 };
