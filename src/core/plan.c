@@ -18,11 +18,13 @@ enum {
 	PIECE_MAX = 4 << 20,
 	WINDOW_MIN = 2 * PIECE_MIN,
 	WINDOW_MAX = 64 << 20,
-	WINDOW_UNMEASURED = 256 << 10, /* of a lane that has not shown its rate yet */
+	WINDOW_UNMEASURED = 256 << 10, /* of a lane that has not shown its rate yet; grows with what it carries */
 	WINDOW_GROWTH_MAX = 10,      /* times the configured window */
 	SAMPLES_TRUSTED = 4,
 	SAMPLE_BYTES = 256 << 10,    /* a measurement is this many bytes ... */
-	SAMPLE_NS = 2000000,         /* ... or this much busy time, whichever comes first */
+	SAMPLE_NS = 2000000,         /* ... or this much busy time, whichever comes first, */
+	SAMPLE_SURE = 4,             /* and this many times longer than what is unknown of it */
+	SAMPLE_BYTES_MAX = 16 << 20, /* one still in doubt after this is dropped */
 	PHASE_NS = 50000000,         /* pressure is taken this often */
 	CALM_NS = 100000000,         /* the window shrinks by an eighth each such time */
 	PROBE_NS = 200000000,        /* a lane left out gets a piece after this */
@@ -40,8 +42,8 @@ static void window_set(struct core_send *c, struct core_lane *lane)
 {
 	uint64_t w = (uint64_t)c->window_us * 1000 * CORE_COST_UNIT / lane->cost_ns;
 
-	if (lane->samples < SAMPLES_TRUSTED && w > WINDOW_UNMEASURED) {
-		w = WINDOW_UNMEASURED;
+	if (lane->samples < SAMPLES_TRUSTED && w > WINDOW_UNMEASURED + lane->total_bytes / 4) {
+		w = WINDOW_UNMEASURED + lane->total_bytes / 4;
 	}
 	w = w < WINDOW_MIN ? WINDOW_MIN : w;
 	lane->window_bytes = (uint32_t)(w > WINDOW_MAX ? WINDOW_MAX : w);
@@ -69,19 +71,33 @@ static void tilt(struct core_send *c, struct core_lane *lane)
 	lane->cost_eff_ns = (uint32_t)((uint64_t)lane->cost_ns * 25500 / (25500 - off));
 }
 
-/* The costs moved: are the active lanes still alike? Slow to say no, slower to say yes again. */
+/*
+ * The costs moved: are the active lanes still alike? Slow to say no, slower to say yes again. Once a
+ * lane is measured, nominal costs are not compared any more; a doubtful measurement only bounds a
+ * cost from above, so it can show that another lane is slower, never that its own is.
+ */
 static void judge(struct core_send *c)
 {
-	uint32_t min = UINT32_MAX, max = 0;
+	uint32_t min = UINT32_MAX, max = 0, nominal_min = UINT32_MAX, nominal_max = 0;
 
 	c->rate_sum = 0;
 	for (uint64_t left = c->active; left != 0; left &= left - 1) {
 		struct core_lane *lane = &c->lane[__builtin_ctzll(left)];
+		uint32_t cost = lane->bound_ns != 0 ? lane->bound_ns : UINT32_MAX;
 
 		tilt(c, lane);
-		min = lane->cost_eff_ns < min ? lane->cost_eff_ns : min;
-		max = lane->cost_eff_ns > max ? lane->cost_eff_ns : max;
 		c->rate_sum += CORE_COST_UNIT * NS_PER_MS / lane->cost_eff_ns;
+		if (lane->samples >= SAMPLES_TRUSTED) {
+			cost = lane->cost_eff_ns;
+			max = cost > max ? cost : max;
+		}
+		min = cost < min ? cost : min;
+		nominal_min = lane->cost_eff_ns < nominal_min ? lane->cost_eff_ns : nominal_min;
+		nominal_max = lane->cost_eff_ns > nominal_max ? lane->cost_eff_ns : nominal_max;
+	}
+	if (max == 0) {
+		min = nominal_min;
+		max = nominal_max;
 	}
 	if (max > min + min / 2) {
 		c->unequal_votes = UNEQUAL_VOTES;
@@ -134,6 +150,13 @@ static void phase(struct core_send *c, uint64_t now_ns)
 	c->phase_ns = (now_ns - offset) / PHASE_NS * PHASE_NS + offset + PHASE_NS;
 }
 
+static void measure_drop(struct core_lane *lane)
+{
+	lane->acc_ns = 0;
+	lane->acc_bytes = 0;
+	lane->err_ns = 0;
+}
+
 void plan_lane_reset(struct core_send *c, uint32_t l)
 {
 	struct core_lane *lane = &c->lane[l];
@@ -144,12 +167,15 @@ void plan_lane_reset(struct core_send *c, uint32_t l)
 	lane->cost_ns = cost == 0 ? 1 : cost;
 	lane->cost_eff_ns = lane->cost_ns;
 	lane->samples = 0;
-	lane->acc_ns = 0;
-	lane->acc_bytes = 0;
+	lane->bound_ns = 0;
+	measure_drop(lane);
 	window_set(c, lane);
 }
 
-/* Close the measurement that has run on a lane, if it is long enough. */
+/*
+ * Close the measurement that has run on a lane, if it is long enough and known well enough. One that
+ * stays in doubt (the lane is faster than it is polled) says nothing about its rate.
+ */
 static void lane_measure(struct core_send *c, struct core_lane *lane)
 {
 	if (lane->acc_bytes < PIECE_MIN || (lane->acc_bytes < SAMPLE_BYTES && lane->acc_ns < SAMPLE_NS)) {
@@ -158,10 +184,17 @@ static void lane_measure(struct core_send *c, struct core_lane *lane)
 	uint64_t sample = lane->acc_ns * CORE_COST_UNIT / lane->acc_bytes;
 	uint64_t cost = lane->cost_ns;
 
-	lane->acc_ns = 0;
-	lane->acc_bytes = 0;
 	sample = sample < 1 ? 1 : sample;
 	sample = sample > UINT32_MAX / 4 ? UINT32_MAX / 4 : sample;
+	if (lane->acc_ns < SAMPLE_SURE * lane->err_ns) {
+		lane->bound_ns = (uint32_t)sample;
+		if (lane->acc_bytes > SAMPLE_BYTES_MAX) {
+			measure_drop(lane);
+			window_set(c, lane);
+		}
+		return;
+	}
+	measure_drop(lane);
 	if (lane->samples < SAMPLES_TRUSTED || sample > 2 * cost || cost > 2 * sample) {
 		cost = lane->samples == 0 ? sample : (cost + sample + 1) / 2;
 	} else {
@@ -211,6 +244,10 @@ void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes, ui
 		lane->last_ns = now_ns;
 		lane->busy_ns = now_ns;
 	}
+	if (c->inflight_bytes == bytes) { /* the first after a rest */
+		c->batch_ns = now_ns;
+		c->idle_polls = 0;
+	}
 	lane->post_ns = now_ns;
 	if (lane->cost_eff_ns != lane->cost_ns) {
 		uint64_t from = lane->paced_ns > now_ns ? lane->paced_ns : now_ns;
@@ -220,17 +257,6 @@ void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes, ui
 	if (c->cfg.load[lane->port] != NULL) {
 		__atomic_fetch_add(&c->cfg.load[lane->port]->inflight_bytes, bytes, __ATOMIC_RELAXED);
 	}
-}
-
-/*
- * A lane that had run dry by the time it was polled may have been idle since the poll before: its
- * busy time is only known to about one poll gap. Such a measurement counts if it is much longer.
- */
-static bool dry_is_doubtful(const struct core_send *c, const struct core_lane *lane, uint64_t now_ns)
-{
-	uint64_t gap = (now_ns - c->batch_ns) / (c->idle_polls + 1u);
-
-	return lane->acc_ns < 4 * gap;
 }
 
 /*
@@ -248,13 +274,11 @@ static void pace_bound(struct core_lane *lane, uint64_t now_ns)
 	}
 }
 
+/* A lane that had run dry by the time it was polled may have been idle since the poll before. */
 static void lane_dry(struct core_send *c, struct core_lane *lane, uint64_t now_ns)
 {
 	pace_bound(lane, now_ns);
-	if (dry_is_doubtful(c, lane, now_ns)) {
-		lane->acc_ns = 0;
-		lane->acc_bytes = 0;
-	}
+	lane->err_ns += c->gap_ns;
 	if (lane->blocked && c->queued_bytes != 0 && c->window_us < c->cfg.window_us * WINDOW_GROWTH_MAX) {
 		c->window_us += c->window_us / 8;
 		c->calm_ns = now_ns + CALM_NS;
@@ -268,6 +292,11 @@ void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes,
 	if (bytes < PIECE_MIN || c->cfg.lane_count == 1) {
 		return;
 	}
+	if (now_ns > c->batch_ns) {
+		c->gap_ns = (now_ns - c->batch_ns) / (c->idle_polls + 1u);
+		c->batch_ns = now_ns;
+		c->idle_polls = 0;
+	}
 	if (now_ns > lane->last_ns) {
 		lane_measure(c, lane);
 		lane->acc_ns += now_ns - lane->last_ns;
@@ -276,10 +305,6 @@ void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes,
 	lane->acc_bytes += bytes;
 	if (--lane->timed == 0) {
 		lane_dry(c, lane, now_ns);
-	}
-	if (c->batch_ns != now_ns) {
-		c->batch_ns = now_ns;
-		c->idle_polls = 0;
 	}
 	if (c->cfg.load[lane->port] != NULL) {
 		__atomic_fetch_sub(&c->cfg.load[lane->port]->inflight_bytes, bytes, __ATOMIC_RELAXED);

@@ -80,6 +80,9 @@ struct core_lane {
 	uint64_t busy_ns;       /* since when measured pieces are in flight without a break */
 	uint64_t acc_ns;        /* busy time and bytes since the last measurement */
 	uint64_t acc_bytes;
+	uint64_t err_ns;        /* how much of acc_ns may have been idle */
+	uint32_t bound_ns;      /* cost by the last doubtful measurement: it is no more; 0 = none */
+	uint32_t reserved2;
 	uint64_t post_ns;       /* last measured post */
 	uint64_t paced_ns;      /* a pressed lane gets no new piece while this is far ahead */
 	uint64_t total_bytes;   /* completed, for reports */
@@ -105,7 +108,8 @@ struct core_send {
 	uint32_t lanes_per_path;
 	uint32_t window_us;   /* in force: grows when a lane runs dry with work queued */
 	uint32_t idle_polls;  /* fruitless polls since the last batch of completions; caller counts */
-	uint64_t batch_ns;    /* when the last batch came */
+	uint64_t batch_ns;    /* when the last batch came, or work began */
+	uint64_t gap_ns;      /* between the polls before it: how well its time is known */
 	uint64_t phase_ns;    /* when pressure is taken anew */
 	uint64_t calm_ns;     /* when the window may shrink again */
 	uint64_t rate_sum;    /* bytes per ms of the active lanes */
