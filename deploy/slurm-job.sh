@@ -7,7 +7,7 @@
 # An all-reduce between the nodes of the allocation through the plugin, on host memory, every byte
 # checked. A training job needs only the lines up to "settings end" and its own srun.
 #
-# Of the cluster it needs: the plugin in /usr/local/lib of each node (else change the path below),
+# Of the cluster it needs: the plugin in /usr/local of each node (else change the paths below),
 # and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf, so that a node's own limit counts.
 set -eu
 
@@ -17,7 +17,9 @@ set -a
 . "${JOB_ENV:-$SLURM_SUBMIT_DIR/job.env}"
 set +a
 export LD_LIBRARY_PATH=/usr/local/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-ulimit -l unlimited 2>/dev/null || echo "memlock is $(ulimit -l) KiB on this node" >&2
+export PATH=$PATH:/usr/local/sbin
+ulimit -l unlimited 2>/dev/null || echo "memlock is $(export PATH=$PATH:/usr/local/sbin
+ulimit -l) KiB on this node" >&2
 # settings end
 
 root=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
