@@ -24,9 +24,9 @@ LAYERS = [
     ("core", ["core/*"]),
     ("base", ["util", "log", "config", "thread", "wire"]),
     ("world", ["verbs", "control", "signals", "railmap"]),
-    ("plugin", ["mr", "keys", "device", "comm", "connect", "request",
-                "plugin"]),
-    ("shim", ["nccl_shim", "nccl_net"]),
+    ("plugin", ["mr", "keys", "device", "comm", "connect", "request", "plugin",
+                "nccl_net"]),
+    ("shim", ["nccl_shim"]),
 ]
 
 # Hosts that a link in the tree may name; anything else is most likely a private mirror or registry.
