@@ -552,16 +552,15 @@ static __always_inline void row_fill(struct railmap_row *row, const struct railm
 	__builtin_memcpy(row->ifname, p->ifname, sizeof(row->ifname));
 }
 
-/* What user space saw counts only where no hook knows better. */
-static __always_inline void row_link(struct railmap_row *row, __u32 link)
+/* What user space saw is one more word, as old as its look: it may lose to a hook's. */
+static __always_inline void row_link(struct railmap_row *row, __u32 link, __u64 when_ns)
 {
-	__u64 now = bpf_ktime_get_ns();
-
-	if (link == RAILMAP_LINK_UP && (link_is_down(row) || !row->link_up_ns)) {
-		row->link_up_ns = now;
-	} else if (link == RAILMAP_LINK_DOWN && !link_is_down(row)) {
+	if (link == RAILMAP_LINK_UP && (link_is_down(row) || !row->link_up_ns) &&
+	    when_ns > row->link_down_ns) {
+		row->link_up_ns = when_ns;
+	} else if (link == RAILMAP_LINK_DOWN && !link_is_down(row) && when_ns > row->link_up_ns) {
 		row->link_down_why = RAILMAP_WHY_AT_LOAD;
-		row->link_down_ns = now;
+		row->link_down_ns = when_ns;
 	}
 }
 
@@ -592,7 +591,7 @@ static __always_inline int op_row(const struct railmap_publish *p, __u32 *index_
 	old.ifindex = row->ifindex;
 	row_fill(row, p);
 	seq_end(&row->id_seq);
-	row_link(row, p->link);
+	row_link(row, p->link, p->value);
 	*index_out = index;
 	if (index >= hdr->row_count) {
 		hdr->row_count = index + 1;

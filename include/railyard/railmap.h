@@ -193,7 +193,7 @@ struct railmap_publish {
 	int32_t result;
 	uint32_t index; /* of the row */
 	uint32_t link;	/* ROW: enum railmap_link */
-	uint64_t value; /* START: generation; HOOKS: bits; DRAIN: 0 or 1 */
+	uint64_t value; /* START: generation; HOOKS: bits; ROW: when `link` was so; DRAIN: 0, 1 */
 	/* START */
 	uint32_t loader_pid;
 	/* ROW: as in struct railmap_row */

@@ -24,8 +24,6 @@
 #include "railmap.h"
 #include "railyard.skel.h"
 
-#define NEW_SUBDIR RAILMAP_SUBDIR "-new" /* bpffs keeps names with dots for itself */
-#define OLD_SUBDIR RAILMAP_SUBDIR "-old"
 #define LINK_COUNT RAILMAP_HOOK_COUNT
 
 struct load_options {
@@ -312,15 +310,15 @@ static int swap_in(const char *dir)
 	char fresh[PIN_PATH_BYTES];
 
 	snprintf(now, sizeof(now), "%.200s/" RAILMAP_SUBDIR, dir);
-	snprintf(old, sizeof(old), "%.200s/" OLD_SUBDIR, dir);
-	snprintf(fresh, sizeof(fresh), "%.200s/" NEW_SUBDIR, dir);
+	snprintf(old, sizeof(old), "%.200s/" PINS_OLD, dir);
+	snprintf(fresh, sizeof(fresh), "%.200s/" PINS_NEW, dir);
 	if (rename(now, old) && errno != ENOENT) {
 		return fail(-errno, now);
 	}
 	if (rename(fresh, now)) {
 		return fail(-errno, fresh);
 	}
-	return pins_clear(dir, OLD_SUBDIR);
+	return pins_clear(dir, PINS_OLD);
 }
 
 static int pin_and_swap(const struct loaded *l, const char *dir)
@@ -328,10 +326,10 @@ static int pin_and_swap(const struct loaded *l, const char *dir)
 	char fresh[PIN_PATH_BYTES];
 	int ret;
 
-	snprintf(fresh, sizeof(fresh), "%.200s/" NEW_SUBDIR, dir);
+	snprintf(fresh, sizeof(fresh), "%.200s/" PINS_NEW, dir);
 	ret = pin_all(l, fresh);
 	if (ret) {
-		pins_clear(dir, NEW_SUBDIR);
+		pins_clear(dir, PINS_NEW);
 		return ret;
 	}
 	return swap_in(dir);
@@ -391,6 +389,10 @@ static int load_into(const char *dir, struct port_list *ports, const struct load
 		drain_again(publish_fd, &old, ports);
 	}
 	ret = ret ? ret : attach(&l, publish_fd);
+	if (ret == 0) {
+		ports_look_again(ports); /* a link may have changed before the hooks were there */
+		ret = make_rows(publish_fd, ports);
+	}
 	ret = ret ? ret : pin_and_swap(&l, dir);
 	if (ret == 0 && !o->quiet) {
 		report(&l, dir, generation, ports);
@@ -435,14 +437,12 @@ static int add_rows(const char *dir, struct port_list *ports, const struct load_
 /* Maps at another of the usual places (say, from before /sys/fs/bpf was mounted) would mislead. */
 static void clear_elsewhere(const char *dir)
 {
-	const char *const usual[] = {RAILMAP_DIR_SYSTEM, RAILMAP_DIR_OWN};
+	const char *place;
 
-	for (size_t i = 0; i < 2; i++) {
-		char found[PIN_PATH_BYTES];
-
-		if (strcmp(usual[i], dir) && pins_find(usual[i], found) == 0) {
-			pins_clear(usual[i], RAILMAP_SUBDIR);
-			pins_forget(usual[i]);
+	for (unsigned int i = 0; (place = pins_place(NULL, i)) != NULL; i++) {
+		if (strcmp(place, dir) && pins_exist(place)) {
+			pins_clear(place, RAILMAP_SUBDIR);
+			pins_forget(place);
 		}
 	}
 }
@@ -451,8 +451,8 @@ static int load_locked(const char *dir, struct port_list *ports, const struct lo
 {
 	int ret = 1;
 
-	pins_clear(dir, NEW_SUBDIR); /* of a load that was killed */
-	pins_clear(dir, OLD_SUBDIR);
+	pins_clear(dir, PINS_NEW); /* of a load that was killed */
+	pins_clear(dir, PINS_OLD);
 	if (o->add) {
 		ret = add_rows(dir, ports, o);
 	}

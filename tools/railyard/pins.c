@@ -22,8 +22,6 @@
 #define OWN_PARENT   "/run/railyard"
 #define LOCK_TRIES   20
 
-static const char *const usual_dirs[] = {RAILMAP_DIR_SYSTEM, RAILMAP_DIR_OWN};
-
 static bool is_bpffs(const char *path)
 {
 	struct statfs fs;
@@ -112,27 +110,22 @@ int pins_prepare(const char *wanted, char dir[PIN_PATH_BYTES])
 	return mount_own();
 }
 
-static bool has_pins(const char *dir)
+const char *pins_place(const char *wanted, unsigned int i)
+{
+	static const char *const usual[] = {RAILMAP_DIR_SYSTEM, RAILMAP_DIR_OWN};
+
+	if (wanted) {
+		return i == 0 ? wanted : NULL;
+	}
+	return i < sizeof(usual) / sizeof(usual[0]) ? usual[i] : NULL;
+}
+
+bool pins_exist(const char *dir)
 {
 	char path[PIN_PATH_BYTES];
 
 	snprintf(path, sizeof(path), "%.*s/" RAILMAP_SUBDIR, PIN_PATH_BYTES / 2, dir);
-	return is_bpffs(path) && access(path, F_OK) == 0;
-}
-
-int pins_find(const char *wanted, char dir[PIN_PATH_BYTES])
-{
-	size_t count = sizeof(usual_dirs) / sizeof(usual_dirs[0]);
-
-	for (size_t i = 0; i < (wanted ? 1 : count); i++) {
-		const char *at = wanted ? wanted : usual_dirs[i];
-
-		if (has_pins(at)) {
-			snprintf(dir, PIN_PATH_BYTES, "%s", at);
-			return 0;
-		}
-	}
-	return -ENOENT;
+	return is_bpffs(path);
 }
 
 int pins_lock(const char *dir)
@@ -232,7 +225,7 @@ int pins_clear(const char *dir, const char *sub)
 
 void pins_forget(const char *dir)
 {
-	if (strcmp(dir, RAILMAP_DIR_OWN) == 0) {
+	if (strcmp(dir, RAILMAP_DIR_OWN) == 0 && is_bpffs(dir)) {
 		umount2(dir, UMOUNT_NOFOLLOW);
 		rmdir(dir);
 		rmdir(OWN_PARENT);

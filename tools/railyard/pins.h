@@ -15,6 +15,10 @@
 
 #define PIN_PATH_BYTES 256
 
+/* Beside RAILMAP_SUBDIR while `load` replaces it. (bpffs keeps names with dots for itself.) */
+#define PINS_NEW RAILMAP_SUBDIR "-new"
+#define PINS_OLD RAILMAP_SUBDIR "-old"
+
 /*
  * pins_prepare - choose DIR and make it ready, mounting a bpf file system if need be.
  * @wanted: from the command line; NULL = the usual places
@@ -22,8 +26,11 @@
  */
 int pins_prepare(const char *wanted, char dir[PIN_PATH_BYTES]);
 
-/* pins_find - the DIR that has pins now: `wanted`, or the first of the usual places. -ENOENT. */
-int pins_find(const char *wanted, char dir[PIN_PATH_BYTES]);
+/* pins_place - the i-th DIR to look at: `wanted` alone, or the usual places. NULL past the last. */
+const char *pins_place(const char *wanted, unsigned int i);
+
+/* pins_exist - is there a rail map in DIR? */
+bool pins_exist(const char *dir);
 
 /* pins_lock - let one process at a time change what is in DIR. Returns a descriptor to close;
  * -errno. Waits for a second at most. */
@@ -39,7 +46,7 @@ int pins_open_publish(const char *dir);
  * `sub` (RAILMAP_SUBDIR or a name beside it). Returns 0, also if there was nothing; -errno. */
 int pins_clear(const char *dir, const char *sub);
 
-/* pins_forget - remove DIR itself if we made it and nothing is left in it. */
+/* pins_forget - remove DIR itself if it is one of the usual places and nothing is left in it. */
 void pins_forget(const char *dir);
 
 #endif

@@ -18,6 +18,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SYS_IB	      "/sys/class/infiniband"
@@ -94,24 +95,26 @@ static void set_pci(struct railmap_publish *row, const char *link)
 	}
 }
 
-static enum railmap_link netdev_link(const char *ifname)
+static void set_link(struct railmap_publish *row)
 {
-	enum railmap_link link = RAILMAP_LINK_UNKNOWN;
+	struct timespec now;
 	struct ifreq req;
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
+	row->link = RAILMAP_LINK_UNKNOWN;
 	if (fd < 0) {
-		return link;
+		return;
 	}
 	memset(&req, 0, sizeof(req));
-	memcpy(req.ifr_name, ifname, strnlen(ifname, IFNAMSIZ - 1));
+	memcpy(req.ifr_name, row->ifname, sizeof(row->ifname));
+	clock_gettime(CLOCK_MONOTONIC, &now); /* before the look: what happens after it is newer */
 	if (ioctl(fd, SIOCGIFFLAGS, &req) == 0) {
-		link = (req.ifr_flags & IFF_UP) && (req.ifr_flags & IFF_RUNNING)
-			       ? RAILMAP_LINK_UP
-			       : RAILMAP_LINK_DOWN;
+		row->link = (req.ifr_flags & IFF_UP) && (req.ifr_flags & IFF_RUNNING)
+				    ? RAILMAP_LINK_UP
+				    : RAILMAP_LINK_DOWN;
 	}
+	row->value = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	close(fd);
-	return link;
 }
 
 /* sysfs shows the namespace it was mounted in, which need not be ours. */
@@ -136,7 +139,7 @@ static int set_netdev(struct railmap_publish *row, const char *ifname)
 	set_name(row->ifname, ifname);
 	row->ifindex = ifindex;
 	row->netns = stat("/proc/self/ns/net", &ns) ? 0 : (uint32_t)ns.st_ino;
-	row->link = netdev_link(ifname);
+	set_link(row);
 	if (sysfs_is_ours(ifname, ifindex)) {
 		snprintf(path, sizeof(path), SYS_NET "/%s", ifname);
 		set_pci(row, path);
@@ -274,6 +277,15 @@ int ports_add_netdev(struct port_list *list, const char *ifname)
 	row->flags = RAILMAP_ROW_SOFT;
 	list->count++;
 	return set_netdev(row, ifname);
+}
+
+void ports_look_again(struct port_list *list)
+{
+	for (unsigned int i = 0; i < list->count; i++) {
+		if (list->rows[i].ifindex) {
+			set_link(&list->rows[i]);
+		}
+	}
 }
 
 bool ports_any_soft(const struct port_list *list)

@@ -27,6 +27,9 @@ int ports_scan(struct port_list *list);
  * is not added again. Returns 0; -ENODEV if there is no such netdev; -ENOSPC. */
 int ports_add_netdev(struct port_list *list, const char *ifname);
 
+/* ports_look_again - refresh what is known of the links. */
+void ports_look_again(struct port_list *list);
+
 bool ports_any_soft(const struct port_list *list);
 
 #endif

@@ -17,21 +17,50 @@ static const char unload_help[] =
 	"\n"
 	"Detaches the BPF programs and removes the rail map, wherever `railyard load` put them.\n";
 
+/* Returns 1 if a map was there, 0 if not; -errno. */
 static int unload_dir(const char *dir)
 {
+	static const char *const subs[] = {RAILMAP_SUBDIR, PINS_NEW, PINS_OLD};
+	int found = pins_exist(dir);
 	int lock = pins_lock(dir);
-	int ret = lock < 0 ? lock : 0;
+	int ret = lock;
 
-	if (ret == 0) {
-		ret = pins_clear(dir, RAILMAP_SUBDIR);
+	if (lock == -ENOENT || lock == -ENOTDIR) {
+		return 0;
+	}
+	for (size_t i = 0; ret >= 0 && i < sizeof(subs) / sizeof(subs[0]); i++) {
+		ret = pins_clear(dir, subs[i]);
+	}
+	if (lock >= 0) {
 		close(lock);
 	}
-	if (ret) {
+	if (ret < 0) {
 		fprintf(stderr, "railyard: unload: %s: %s\n", dir, strerror(-ret));
 		return ret;
 	}
 	pins_forget(dir);
-	printf("unloaded %s/" RAILMAP_SUBDIR "\n", dir);
+	if (found) {
+		printf("unloaded %s/" RAILMAP_SUBDIR "\n", dir);
+	}
+	return found;
+}
+
+static int unload_all(const char *wanted)
+{
+	const char *place;
+	int found = 0;
+
+	for (unsigned int i = 0; (place = pins_place(wanted, i)) != NULL; i++) {
+		int ret = unload_dir(place);
+
+		if (ret < 0) {
+			return 1;
+		}
+		found |= ret;
+	}
+	if (!found) {
+		printf("nothing is loaded\n");
+	}
 	return 0;
 }
 
@@ -43,8 +72,6 @@ int cmd_unload(int argc, char **argv)
 		{NULL, 0, NULL, 0},
 	};
 	const char *bpffs = NULL;
-	char dir[PIN_PATH_BYTES];
-	int found = 0;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "b:h", options, NULL)) != -1) {
@@ -63,14 +90,5 @@ int cmd_unload(int argc, char **argv)
 		fprintf(stderr, "railyard: unload: needs root\n");
 		return 1;
 	}
-	while (pins_find(bpffs, dir) == 0) {
-		if (unload_dir(dir)) {
-			return 1;
-		}
-		found = 1;
-	}
-	if (!found) {
-		printf("nothing is loaded\n");
-	}
-	return 0;
+	return unload_all(bpffs);
 }
