@@ -569,6 +569,27 @@ void comm_attach_start(struct comm *c)
 	jobs_start(c, attach_job);
 }
 
+/* A sender's lane writes pieces with an immediate, a receiver's writes records of its staging ring. */
+static void lane_template(struct comm *c, uint32_t i)
+{
+	const struct comm_port *port = &c->port[lane_port(c, (int)i)];
+	struct comm_lane *lane = &c->lane[i];
+
+	lane->wr.sg_list = &lane->sge;
+	lane->wr.num_sge = 1;
+	if (c->kind == COMM_SEND) {
+		lane->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		lane->wr.send_flags = IBV_SEND_SIGNALED;
+	} else {
+		lane->wr.wr_id = wr_id_make(WR_CTS, i, 0, lane->generation);
+		lane->wr.opcode = IBV_WR_RDMA_WRITE;
+		lane->wr.send_flags = c->inline_cts ? IBV_SEND_INLINE : 0;
+		lane->wr.wr.rdma.rkey =
+			c->peer_port[i % c->path_count % c->peer_port_count].ring_rkey;
+		lane->sge.lkey = port->ring_mr->lkey;
+	}
+}
+
 int comm_attach_done(struct comm *c)
 {
 	int rc = jobs_done(c);
@@ -577,6 +598,7 @@ int comm_attach_done(struct comm *c)
 		return rc;
 	}
 	for (uint32_t i = 0; i < c->lane_count; i++) {
+		lane_template(c, i);
 		if (c->kind == COMM_SEND) {
 			core_send_lane_open(&send_comm(c)->core, i, c->lane[i].generation,
 					    c->mail_connect.recv_wrs);

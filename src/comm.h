@@ -64,6 +64,9 @@ struct comm_lane {
 	struct ibv_qp *qp;
 	uint32_t generation;
 	uint32_t psn;
+	/* What every WR of the lane has in common, made once at attach; the owner fills in the rest. */
+	struct ibv_send_wr wr;
+	struct ibv_sge sge;
 };
 
 struct comm {

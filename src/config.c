@@ -57,6 +57,7 @@ static const struct choice modes[] = {
 	{"on", MODE_ON}, {"observe", MODE_OBSERVE}, {"off", MODE_OFF}, {NULL, 0}};
 static const struct choice families[] = {{"AF_INET", AF_INET}, {"AF_INET6", AF_INET6}, {NULL, 0}};
 
+/* Initialisers: their arguments are not expressions to guard. NOLINTBEGIN(bugprone-macro-parentheses) */
 #define FIELD(field) .offset = offsetof(struct config, field), .bytes = sizeof(config.field)
 #define INT(name_, field, def_, min_, max_, unit_, text_)                                          \
 	{                                                                                          \
@@ -92,6 +93,8 @@ static const struct choice families[] = {{"AF_INET", AF_INET}, {"AF_INET6", AF_I
 	{                                                                                          \
 		.name = name_, .type = TYPE_NONE, .unit = unit_, .text = "no effect: " text_       \
 	}
+
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 static const struct variable variables[] = {
 	INT("NCCL_IB_ADAPTIVE_ROUTING", ib_adaptive_routing, -2, -2, 1, "0|1",
@@ -416,7 +419,7 @@ static void unknown_say(void)
 	for (char **entry = environ; entry && *entry; entry++) {
 		size_t len = strcspn(*entry, "=");
 
-		if (strncmp(*entry, prefix, sizeof(prefix) - 1) || is_known(*entry, len))
+		if (strncmp(*entry, prefix, sizeof(prefix) - 1) != 0 || is_known(*entry, len))
 			continue;
 		log_warn("%.*s is set, but there is no such variable: `railyard env` lists them",
 			 (int)len, *entry);

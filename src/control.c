@@ -536,6 +536,21 @@ static uint64_t control_work(struct timer *t, uint64_t now)
 
 /* ---- start and stop ---- */
 
+static void listeners_say(void)
+{
+	char text[WIRE_ADDRS][ADDR_TEXT_BYTES] = {"", ""};
+	struct sockaddr_storage at;
+
+	for (unsigned i = 0; i < WIRE_ADDRS; i++) {
+		if (ctl.listener[i].addr.family) {
+			addr_to_sockaddr(&ctl.listener[i].addr, &at);
+			addr_text(&at, text[i]);
+		}
+	}
+	log_info("control connections on %s%s%s", text[0], *text[0] && *text[1] ? ", " : "",
+		 text[1]);
+}
+
 static int listeners_open(void)
 {
 	struct wire_addr addr[WIRE_ADDRS];
@@ -543,17 +558,19 @@ static int listeners_open(void)
 	char text[64];
 	int rc = addr_find_interfaces(addr, &found);
 
-	for (unsigned i = 0; i < found && rc != -ENODEV; i++) {
+	if (rc) {
+		return rc; /* said there */
+	}
+	for (unsigned i = 0; i < found; i++) {
 		rc = listener_open(&ctl.listener[i], &addr[i]);
 		open += rc == 0;
 	}
 	if (open > 0) {
+		listeners_say();
 		return 0;
 	}
-	if (rc != -ENODEV) {
-		log_warn("cannot listen for control connections: %s",
-			 strerror_r(-rc, text, sizeof(text)));
-	}
+	log_warn("cannot listen for control connections: %s",
+		 strerror_r(-rc, text, sizeof(text)));
 	return rc;
 }
 

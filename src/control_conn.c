@@ -23,7 +23,9 @@
 
 enum {
 	IN_BYTES_FIRST = WIRE_HELLO_MAX + WIRE_FRAME_BYTES,
-	READS_MAX = 16 /* of one conn in one go, so that it cannot starve the others */
+	/* Of one conn in one go, so that it cannot starve the others. */
+	READS_MAX = 16,
+	WRITE_BYTES_MAX = 1 << 20
 };
 
 static void conn_event(struct watch *w, uint32_t events);
@@ -178,9 +180,10 @@ static void conn_want_out(struct conn *c, bool wants)
 static void conn_leave(struct conn *c)
 {
 	char unread[4096];
+	unsigned budget = 64;
 
 	shutdown(c->watch.fd, SHUT_WR);
-	while (recv(c->watch.fd, unread, sizeof(unread), MSG_DONTWAIT) > 0) {
+	while (budget-- > 0 && recv(c->watch.fd, unread, sizeof(unread), MSG_DONTWAIT) > 0) {
 	}
 	conn_close(c);
 }
@@ -191,6 +194,8 @@ static void conn_leave(struct conn *c)
  */
 void conn_flush(struct conn *c)
 {
+	size_t written = 0;
+
 	while (!c->broken && (c->out.head || conn_take_queue(c))) {
 		struct frame *f = c->out.head;
 		ssize_t n = send(c->watch.fd, f->data + c->out_sent, f->bytes - c->out_sent,
@@ -210,6 +215,11 @@ void conn_flush(struct conn *c)
 		c->out_sent += (size_t)n;
 		if (c->out_sent == f->bytes) {
 			frame_sent(c);
+		}
+		written += (size_t)n;
+		if (written >= WRITE_BYTES_MAX) {
+			conn_want_out(c, true);
+			return;
 		}
 	}
 	conn_want_out(c, false);

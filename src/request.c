@@ -137,23 +137,37 @@ static int post_split(struct send_comm *c, const struct core_post *p, struct com
 	return verbs_post_send(c->base.lane[p->lane].qp, wr);
 }
 
-static int post_one(struct send_comm *c, const struct core_post *p)
+static __attribute__((noinline)) int post_unusual(struct send_comm *c, const struct core_post *p,
+						  uint64_t id)
 {
 	const struct core_lane *lane = &c->core.lane[p->lane];
 	struct comm_port *port = &c->base.port[lane->port];
-	uint64_t id = wr_id_make(WR_DATA, p->lane, p->unit, lane->generation);
-	struct ibv_send_wr wr;
-	struct ibv_sge sge;
 
-	if (UNLIKELY(p->group_n != 0)) {
-		return post_group(c, p, port, lane->remote, id);
+	return p->group_n != 0 ? post_group(c, p, port, lane->remote, id) :
+				 post_split(c, p, port, lane->remote, id);
+}
+
+static inline int post_one(struct send_comm *c, const struct core_post *p)
+{
+	const struct core_lane *lane = &c->core.lane[p->lane];
+	const struct request *r = &c->req[p->slot];
+	struct comm_lane *to = &c->base.lane[p->lane];
+	uint64_t id = wr_id_make(WR_DATA, p->lane, p->unit, lane->generation);
+
+	if (UNLIKELY(p->group_n != 0 || p->split_imm)) {
+		return post_unusual(c, p, id);
 	}
-	if (UNLIKELY(p->split_imm)) {
-		return post_split(c, p, port, lane->remote, id);
+	to->sge.addr = r->data + p->offset;
+	to->sge.length = p->bytes;
+	to->wr.num_sge = p->bytes != 0;
+	if (LIKELY(p->bytes != 0)) {
+		to->sge.lkey = r->mr->lkey[lane->port];
+		to->wr.wr.rdma.rkey = r->key->rkey[lane->remote];
 	}
-	wr_fill(&wr, &sge, port, &c->req[p->slot], lane->remote, p->addr, p->offset, p->bytes);
-	wr_imm(&wr, id, p->imm);
-	return verbs_post_send(c->base.lane[p->lane].qp, &wr);
+	to->wr.wr.rdma.remote_addr = p->addr;
+	to->wr.wr_id = id;
+	to->wr.imm_data = htobe32(p->imm);
+	return verbs_post_send(to->qp, &to->wr);
 }
 
 static int post_all(struct send_comm *c, uint64_t now)
@@ -289,46 +303,49 @@ static int send_test(struct send_comm *c, struct request *r, int *done, int *siz
 
 /* --- receiving ---------------------------------------------------------------------------- */
 
-static int announce(struct recv_comm *c, const struct core_announce *a)
+/* A group that wraps around the ring's end takes two writes. */
+static __attribute__((noinline)) int announce_wrapped(struct recv_comm *c,
+						      const struct core_announce *a)
 {
-	const struct core_recv_lane *lane = &c->core.lane[a->lane];
-	struct comm_port *port = &c->base.port[lane->port];
-	struct ibv_send_wr wr[2];
-	struct ibv_sge sge[2];
-	uint32_t first = a->first, left = a->n;
-	int k = 0;
+	const struct comm_lane *to = &c->base.lane[a->lane];
+	uint32_t room = CORE_SLOTS - a->first;
+	struct ibv_send_wr wr[2] = { to->wr, to->wr };
+	struct ibv_sge sge[2] = { to->sge, to->sge };
 
-	do { /* a group may wrap around the ring's end: two writes */
-		uint32_t room = first < CORE_SLOTS ? CORE_SLOTS - first : left;
-		uint32_t n = left < room ? left : room;
+	sge[0].addr = (uintptr_t)&c->staging[a->first];
+	sge[0].length = room * (uint32_t)sizeof(struct core_cts);
+	sge[1].addr = (uintptr_t)&c->staging[0];
+	sge[1].length = (a->n - room) * (uint32_t)sizeof(struct core_cts);
+	wr[0].sg_list = &sge[0];
+	wr[0].next = &wr[1];
+	wr[0].send_flags = 0;
+	wr[0].wr.rdma.remote_addr = c->base.peer_ring_addr + a->first * sizeof(struct core_cts);
+	wr[1].sg_list = &sge[1];
+	wr[1].send_flags = a->signaled ? IBV_SEND_SIGNALED : 0;
+	wr[1].wr.rdma.remote_addr = c->base.peer_ring_addr;
+	return verbs_post_send(to->qp, wr);
+}
 
-		sge[k].addr = (uintptr_t)&c->staging[first];
-		sge[k].length = n * (uint32_t)sizeof(struct core_cts);
-		sge[k].lkey = port->ring_mr->lkey;
-		wr[k].wr_id = wr_id_make(a->credit ? WR_CREDIT : WR_CTS, a->lane, 0,
-					 lane->generation);
-		wr[k].next = NULL;
-		wr[k].sg_list = &sge[k];
-		wr[k].num_sge = 1;
-		wr[k].opcode = IBV_WR_RDMA_WRITE;
-		wr[k].send_flags = 0;
-		if (c->base.inline_cts && n == 1) {
-			wr[k].send_flags = IBV_SEND_INLINE;
-		}
-		wr[k].wr.rdma.remote_addr =
-			c->base.peer_ring_addr + first * sizeof(struct core_cts);
-		wr[k].wr.rdma.rkey = c->base.peer_port[lane->remote].ring_rkey;
-		if (k > 0) {
-			wr[0].next = &wr[1];
-		}
-		left -= n;
-		first = 0;
-		k++;
-	} while (left > 0);
-	if (a->signaled) {
-		wr[k - 1].send_flags |= IBV_SEND_SIGNALED;
+static inline int announce(struct recv_comm *c, const struct core_announce *a)
+{
+	struct comm_lane *to = &c->base.lane[a->lane];
+
+	if (UNLIKELY(a->first < CORE_SLOTS && a->first + a->n > CORE_SLOTS)) {
+		return announce_wrapped(c, a);
 	}
-	return verbs_post_send(c->base.lane[a->lane].qp, wr);
+	to->sge.addr = (uintptr_t)&c->staging[a->first];
+	to->sge.length = a->n * (uint32_t)sizeof(struct core_cts);
+	to->wr.wr.rdma.remote_addr = c->base.peer_ring_addr + a->first * sizeof(struct core_cts);
+	if (LIKELY(!a->signaled && !(c->base.inline_cts && a->n > 1))) {
+		return verbs_post_send(to->qp, &to->wr);
+	}
+	struct ibv_send_wr wr = to->wr;
+
+	wr.wr_id = wr_id_make(a->credit ? WR_CREDIT : WR_CTS, a->lane, 0,
+			      c->core.lane[a->lane].generation);
+	wr.send_flags = (a->signaled ? IBV_SEND_SIGNALED : 0) |
+			(c->base.inline_cts && a->n == 1 ? IBV_SEND_INLINE : 0);
+	return verbs_post_send(to->qp, &wr);
 }
 
 static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *bytes,

@@ -64,6 +64,8 @@ struct core_cts {
 };
 _Static_assert(sizeof(struct core_cts) == 64, "one record, one cache line");
 _Static_assert(offsetof(struct core_cts, seq) == 56, "the sequence is the last word");
+_Static_assert(offsetof(struct core_cts, posted) == offsetof(struct core_cts, pressure) + 8,
+	       "pressure and counts are copied as one");
 
 /* Sizes of a group (or of a message whose pieces do not carry them), written at first seq mod CORE_SLOTS. */
 struct core_sizes {

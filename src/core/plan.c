@@ -14,7 +14,7 @@
 #define NS_PER_MS 1000000ull
 
 enum {
-	PIECE_MIN = 16384,           /* late pieces; also what counts as a measurement */
+	PIECE_MIN = PLAN_MEASURED_BYTES, /* of late pieces */
 	PIECE_MAX = 4 << 20,
 	WINDOW_MIN = 2 * PIECE_MIN,
 	WINDOW_MAX = 64 << 20,
@@ -237,9 +237,6 @@ static void measure_all(struct core_send *c, uint64_t now_ns)
 
 void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns)
 {
-	if (bytes < PIECE_MIN || c->cfg.lane_count == 1) {
-		return;
-	}
 	if (lane->timed++ == 0) {
 		lane->last_ns = now_ns;
 		lane->busy_ns = now_ns;
@@ -289,9 +286,6 @@ static void lane_dry(struct core_send *c, struct core_lane *lane, uint64_t now_n
 
 void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns)
 {
-	if (bytes < PIECE_MIN || c->cfg.lane_count == 1) {
-		return;
-	}
 	if (now_ns > c->batch_ns) {
 		c->gap_ns = (now_ns - c->batch_ns) / (c->idle_polls + 1u);
 		c->batch_ns = now_ns;
@@ -316,7 +310,7 @@ void plan_forget(struct core_send *c, struct core_lane *lane)
 	struct core_load *load = c->cfg.load[lane->port];
 
 	for (uint8_t i = lane->tail; i != lane->head && load != NULL; i++) {
-		if (lane->ring[i].bytes >= PIECE_MIN && c->cfg.lane_count > 1) {
+		if (plan_measures(c, lane->ring[i].bytes)) {
 			__atomic_fetch_sub(&load->inflight_bytes, lane->ring[i].bytes,
 					   __ATOMIC_RELAXED);
 		}

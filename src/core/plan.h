@@ -24,6 +24,15 @@ void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns);
 /* plan_lane - the lane for the next unit of m, which needs `wrs` send WRs; -1: none may take it now. */
 int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t now_ns);
 
+/* Only units of this size are measured, and only where there is a choice of lanes. */
+enum { PLAN_MEASURED_BYTES = 16384 };
+
+static inline bool plan_measures(const struct core_send *c, uint32_t bytes)
+{
+	return bytes >= PLAN_MEASURED_BYTES && c->cfg.lane_count > 1;
+}
+
+/* For units that plan_measures(). */
 void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns);
 void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns);
 

@@ -47,6 +47,7 @@ static void signals_take(struct core_recv *c)
 		}
 	}
 	c->active = usable;
+	c->model_old = true;
 }
 
 void core_recv_lane_open(struct core_recv *c, uint32_t i, uint32_t generation, uint16_t posted)
@@ -144,7 +145,15 @@ static void record_pressure(const struct core_recv *c, struct core_cts *rec)
 	}
 }
 
-static void slot_open(struct core_recv *c, uint64_t seq, uint32_t n, uint32_t size)
+/* What all records of irecvs say alike: made anew when a count or a port's word has changed. */
+static void model_make(struct core_recv *c)
+{
+	record_pressure(c, &c->model);
+	record_credits(c, &c->model, 0);
+	c->model_old = false;
+}
+
+static void slot_open(struct core_recv *c, uint64_t seq, uint32_t i, uint32_t n, uint32_t size)
 {
 	struct core_recv_slot *s = &c->slot[core_slot(seq)];
 
@@ -155,6 +164,15 @@ static void slot_open(struct core_recv *c, uint64_t seq, uint32_t n, uint32_t si
 	s->got = 0;
 	s->state = SLOT_OPEN;
 	s->n = (uint8_t)n;
+	s->left = (uint8_t)n;
+	s->first = (uint8_t)(seq - i);
+}
+
+/* A member is complete. */
+static void slot_land(struct core_recv *c, struct core_recv_slot *s)
+{
+	s->state = SLOT_DONE;
+	c->slot[s->first].left--;
 }
 
 int core_recv_post(struct core_recv *c, uint32_t n, const struct core_recv_buffer *buffers,
@@ -170,6 +188,9 @@ int core_recv_post(struct core_recv *c, uint32_t n, const struct core_recv_buffe
 	if (l < 0) {
 		return -EAGAIN;
 	}
+	if (c->model_old) {
+		model_make(c);
+	}
 	for (uint32_t i = 0; i < n; i++) {
 		struct core_cts *rec = &c->staging[core_slot(c->next + i)];
 		const struct core_recv_buffer *b = &buffers[i];
@@ -180,10 +201,11 @@ int core_recv_post(struct core_recv *c, uint32_t n, const struct core_recv_buffe
 		rec->mr_id = b->mr_id;
 		rec->n = (uint8_t)n;
 		rec->index = (uint8_t)i;
-		record_pressure(c, rec);
-		record_credits(c, rec, 0);
+		rec->block = 0;
+		memcpy(rec->pressure, c->model.pressure,
+		       sizeof(rec->pressure) + sizeof(rec->posted));
 		rec->seq = c->next + i + 1;
-		slot_open(c, c->next + i, n, b->size);
+		slot_open(c, c->next + i, i, n, b->size);
 	}
 	*slot = core_slot(c->next);
 	out->lane = (uint32_t)l;
@@ -201,7 +223,7 @@ static int group_land(struct core_recv *c, uint32_t first, uint32_t n)
 	struct core_recv_slot *s = &c->slot[first];
 	const struct core_sizes *rec = &c->sizes[first];
 
-	if (s->n != n || rec->seq != s->seq + 1) {
+	if (s->n != n || s->first != first || rec->seq != s->seq + 1) {
 		return -EPROTO;
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -211,8 +233,12 @@ static int group_land(struct core_recv *c, uint32_t first, uint32_t n)
 		    rec->size[i] > m->size) {
 			return -EPROTO;
 		}
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		struct core_recv_slot *m = &c->slot[(first + i) % CORE_SLOTS];
+
 		m->bytes = rec->size[i];
-		m->state = SLOT_DONE;
+		slot_land(c, m);
 	}
 	return 0;
 }
@@ -236,7 +262,7 @@ static int piece_land(struct core_recv *c, struct core_recv_slot *s, uint32_t in
 	s->bits[index / 64] |= bit;
 	s->bytes += bytes;
 	if (++s->got == count) {
-		s->state = SLOT_DONE;
+		slot_land(c, s);
 	}
 	return 0;
 }
@@ -274,7 +300,7 @@ int core_recv_imm(struct core_recv *c, uint32_t l, uint32_t imm, uint32_t bytes)
 		s->count = 1;
 		s->got = 1;
 		s->bytes = bytes;
-		s->state = SLOT_DONE;
+		slot_land(c, s);
 	} else {
 		int rc = piece_land(c, s, index, count, bytes);
 
@@ -300,23 +326,6 @@ void core_recv_announced(struct core_recv *c, uint32_t l, bool credit)
 	}
 }
 
-bool core_recv_done(const struct core_recv *c, uint32_t slot)
-{
-	uint32_t n = c->slot[slot].n;
-
-	for (uint32_t i = 0; i < n; i++) {
-		if (c->slot[(slot + i) % CORE_SLOTS].state != SLOT_DONE) {
-			return false;
-		}
-	}
-	return true;
-}
-
-uint32_t core_recv_size(const struct core_recv *c, uint32_t slot, uint32_t i)
-{
-	return c->slot[(slot + i) % CORE_SLOTS].bytes;
-}
-
 void core_recv_release(struct core_recv *c, uint32_t slot)
 {
 	uint32_t n = c->slot[slot].n;
@@ -330,6 +339,7 @@ void core_recv_refilled(struct core_recv *c, uint32_t l, uint32_t n)
 {
 	c->lane[l].taken = (uint16_t)(c->lane[l].taken - n);
 	c->lane[l].posted = (uint16_t)(c->lane[l].posted + n);
+	c->model_old = true;
 }
 
 bool core_recv_credit(struct core_recv *c, struct core_announce *out)

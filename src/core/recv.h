@@ -27,8 +27,9 @@ struct core_recv_slot {
 	uint16_t count;   /* pieces; 0 = not known yet */
 	uint16_t got;
 	uint8_t state;    /* enum core_slot_state */
-	uint8_t n;        /* members of its irecv (first member's slot only) */
-	uint8_t reserved[2];
+	uint8_t n;        /* members of its irecv */
+	uint8_t left;     /* first member's slot: members not done */
+	uint8_t first;    /* slot of the first member */
 };
 _Static_assert(sizeof(struct core_recv_slot) == 56, "bitmap and counts of a slot");
 
@@ -56,8 +57,10 @@ struct core_recv {
 	uint64_t active;       /* bit per lane that may carry announcements */
 	uint32_t epoch;
 	uint8_t cts_lane;
+	bool model_old;
 	bool credit_busy;      /* a credit record is on its way */
 	uint8_t credit_block;
+	struct core_cts model; /* pressure and counts as the next records tell them */
 	uint64_t stale_imms;   /* immediates of another slot generation, dropped */
 	struct core_config cfg;
 	struct core_recv_slot slot[CORE_SLOTS];
@@ -104,10 +107,16 @@ int core_recv_imm(struct core_recv *c, uint32_t lane, uint32_t imm, uint32_t byt
 void core_recv_announced(struct core_recv *c, uint32_t lane, bool credit);
 
 /* core_recv_done - are all members of the receive that starts at `slot` in? */
-bool core_recv_done(const struct core_recv *c, uint32_t slot);
+static inline bool core_recv_done(const struct core_recv *c, uint32_t slot)
+{
+	return c->slot[slot].left == 0;
+}
 
 /* core_recv_size - bytes that arrived for member `i` of the receive at `slot`. */
-uint32_t core_recv_size(const struct core_recv *c, uint32_t slot, uint32_t i);
+static inline uint32_t core_recv_size(const struct core_recv *c, uint32_t slot, uint32_t i)
+{
+	return c->slot[(slot + i) % CORE_SLOTS].bytes;
+}
 
 void core_recv_release(struct core_recv *c, uint32_t slot);
 

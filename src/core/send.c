@@ -61,7 +61,8 @@ void core_send_lane_state(struct core_send *c, uint32_t i, enum core_lane_state 
 static int match_group(const struct core_send *c, uint32_t n, uint32_t tag,
 		       const struct core_cts **rec, uint64_t *seq)
 {
-	for (uint32_t i = 0; i < n; i++) {
+	/* Once for a group: after its first member was taken all records are known to be here. */
+	for (uint32_t i = 0; i < n && c->matched == 0; i++) {
 		const struct core_cts *r = &c->ring[core_slot(c->head + i)];
 
 		if (!record_here(r, c->head + i)) {
@@ -71,7 +72,7 @@ static int match_group(const struct core_send *c, uint32_t n, uint32_t tag,
 			return -EPROTO;
 		}
 	}
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = (uint32_t)__builtin_ctz(~c->matched); i < n; i++) {
 		const struct core_cts *r = &c->ring[core_slot(c->head + i)];
 
 		if ((c->matched >> i & 1) == 0 && r->tag == tag) {
@@ -194,7 +195,9 @@ static uint32_t unit_post(struct core_send *c, uint32_t l, const struct core_uni
 	c->queued_bytes -= u->bytes;
 	c->port_units[lane->port]++;
 	c->busy_ports |= 1u << lane->port;
-	plan_posted(c, lane, u->bytes, now_ns);
+	if (plan_measures(c, u->bytes)) {
+		plan_posted(c, lane, u->bytes, now_ns);
+	}
 	return place;
 }
 
@@ -285,7 +288,9 @@ static void unit_done(struct core_send *c, struct core_lane *lane, const struct 
 	} else {
 		c->msg[u->slot].done++;
 	}
-	plan_completed(c, lane, u->bytes, now_ns);
+	if (plan_measures(c, u->bytes)) {
+		plan_completed(c, lane, u->bytes, now_ns);
+	}
 }
 
 int core_send_complete(struct core_send *c, uint32_t l, uint32_t generation, uint32_t unit,
