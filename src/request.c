@@ -147,27 +147,40 @@ static __attribute__((noinline)) int post_unusual(struct send_comm *c, const str
 				 post_split(c, p, port, lane->remote, id);
 }
 
-static inline int post_one(struct send_comm *c, const struct core_post *p)
+static inline int post_piece(struct send_comm *c, const struct request *r, uint32_t l, uint32_t unit,
+			     uint64_t addr, uint32_t offset, uint32_t bytes, uint32_t imm)
 {
-	const struct core_lane *lane = &c->core.lane[p->lane];
-	const struct request *r = &c->req[p->slot];
-	struct comm_lane *to = &c->base.lane[p->lane];
-	uint64_t id = wr_id_make(WR_DATA, p->lane, p->unit, lane->generation);
+	const struct core_lane *lane = &c->core.lane[l];
+	struct comm_lane *to = &c->base.lane[l];
 
-	if (UNLIKELY(p->group_n != 0 || p->split_imm)) {
-		return post_unusual(c, p, id);
-	}
-	to->sge.addr = r->data + p->offset;
-	to->sge.length = p->bytes;
-	to->wr.num_sge = p->bytes != 0;
-	if (LIKELY(p->bytes != 0)) {
+	to->wr.num_sge = 0;
+	if (LIKELY(bytes != 0)) {
+		to->sge.addr = r->data + offset;
+		to->sge.length = bytes;
 		to->sge.lkey = r->mr->lkey[lane->port];
+		to->wr.num_sge = 1;
 		to->wr.wr.rdma.rkey = r->key->rkey[lane->remote];
 	}
-	to->wr.wr.rdma.remote_addr = p->addr;
-	to->wr.wr_id = id;
-	to->wr.imm_data = htobe32(p->imm);
+	to->wr.wr.rdma.remote_addr = addr;
+	to->wr.wr_id = wr_id_make(WR_DATA, l, unit, lane->generation);
+	to->wr.imm_data = htobe32(imm);
 	return verbs_post_send(to->qp, &to->wr);
+}
+
+static int post_one(struct send_comm *c, const struct core_post *p)
+{
+	if (UNLIKELY(p->group_n != 0 || p->split_imm)) {
+		return post_unusual(c, p, wr_id_make(WR_DATA, p->lane, p->unit,
+						     c->core.lane[p->lane].generation));
+	}
+	return post_piece(c, &c->req[p->slot], p->lane, p->unit, p->addr, p->offset, p->bytes,
+			  p->imm);
+}
+
+static int post_failed(struct send_comm *c)
+{
+	comm_fail(&c->base, -EIO, "ibv_post_send failed");
+	return -EIO;
 }
 
 static int post_all(struct send_comm *c, uint64_t now)
@@ -176,8 +189,7 @@ static int post_all(struct send_comm *c, uint64_t now)
 
 	while (core_send_next(&c->core, now, &post)) {
 		if (UNLIKELY(post_one(c, &post) != 0)) {
-			comm_fail(&c->base, -EIO, "ibv_post_send failed");
-			return -EIO;
+			return post_failed(c);
 		}
 	}
 	return 0;
@@ -207,11 +219,8 @@ static int send_owned(struct send_comm *c, void *data, size_t bytes, int tag, co
 	if (UNLIKELY(c->base.error != 0)) {
 		return c->base.error;
 	}
-	if (bytes > c->core.cfg.small_bytes && c->core.cfg.lane_count > 1) {
-		now = now_ns();
-	}
 	uint32_t size = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
-	uint32_t slot = core_slot(seq);
+	uint32_t slot = core_slot(seq), unit;
 	struct request *r = &c->req[slot];
 
 	r->comm = &c->base;
@@ -220,10 +229,19 @@ static int send_owned(struct send_comm *c, void *data, size_t bytes, int tag, co
 	r->mr = mr;
 	r->key = key;
 	r->data = (uintptr_t)data;
-	core_send_start(&c->core, rec, seq, size, now);
-	rc = post_all(c, now);
 	*out = r;
-	return rc;
+	int lane = core_send_quick(&c->core, rec, seq, size, &unit);
+
+	if (LIKELY(lane >= 0)) {
+		rc = post_piece(c, r, (uint32_t)lane, unit, rec->addr, 0,
+				c->core.msg[slot].size, core_imm(seq, 0, 1));
+		return LIKELY(rc == 0) ? 0 : post_failed(c);
+	}
+	if (size > c->core.cfg.small_bytes && c->core.cfg.lane_count > 1) {
+		now = now_ns();
+	}
+	core_send_start(&c->core, rec, seq, size, now);
+	return post_all(c, now);
 }
 
 int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const struct mr *mr,
@@ -243,10 +261,9 @@ int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const s
 static int send_poll(struct send_comm *c, struct comm_port *port, uint64_t *now)
 {
 	struct ibv_wc wc[POLL_BATCH];
-	int n, sum = 0;
+	int n = verbs_poll_cq(port->cq, POLL_BATCH, wc), sum = 0;
 
-	do {
-		n = verbs_poll_cq(port->cq, POLL_BATCH, wc);
+	while (n > 0) {
 		for (int i = 0; i < n; i++) {
 			if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
 				wc_failed(&c->base, &wc[i]);
@@ -260,8 +277,9 @@ static int send_poll(struct send_comm *c, struct comm_port *port, uint64_t *now)
 						 (uint32_t)(wc[i].wr_id >> 32), wc[i].wr_id & 0xff,
 						 *now);
 		}
-		sum += n > 0 ? n : 0;
-	} while (n == POLL_BATCH);
+		sum += n;
+		n = n < POLL_BATCH ? 0 : verbs_poll_cq(port->cq, POLL_BATCH, wc);
+	}
 	if (UNLIKELY(n < 0)) {
 		comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
 	}
@@ -453,13 +471,12 @@ static __attribute__((noinline)) void recv_other(struct recv_comm *c, const stru
 	}
 }
 
-static int recv_poll(struct recv_comm *c, struct comm_port *port)
+static inline int recv_poll(struct recv_comm *c, struct comm_port *port)
 {
 	struct ibv_wc wc[POLL_BATCH];
-	int n, sum = 0;
+	int n = verbs_poll_cq(port->cq, POLL_BATCH, wc), sum = 0;
 
-	do {
-		n = verbs_poll_cq(port->cq, POLL_BATCH, wc);
+	while (n > 0) {
 		for (int i = 0; i < n; i++) {
 			if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
 				wc_failed(&c->base, &wc[i]);
@@ -469,8 +486,9 @@ static int recv_poll(struct recv_comm *c, struct comm_port *port)
 				recv_other(c, &wc[i]);
 			}
 		}
-		sum += n > 0 ? n : 0;
-	} while (n == POLL_BATCH);
+		sum += n;
+		n = n < POLL_BATCH ? 0 : verbs_poll_cq(port->cq, POLL_BATCH, wc);
+	}
 	if (UNLIKELY(n < 0)) {
 		comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
 	}
@@ -482,14 +500,16 @@ static bool recv_progress(struct recv_comm *c, uint32_t slot)
 {
 	uint32_t count = c->base.port_count, i = c->hot_port;
 
-	for (uint32_t k = 0; k < count; k++) {
+	for (uint32_t k = 0; k < count; k++, i++) {
+		if (i == count) {
+			i = 0;
+		}
 		if (recv_poll(c, &c->base.port[i]) > 0) {
 			c->hot_port = (uint8_t)i;
 			if (core_recv_done(&c->core, slot)) {
 				return true;
 			}
 		}
-		i = i + 1 == count ? 0 : i + 1;
 	}
 	return false;
 }
@@ -611,17 +631,13 @@ int request_test(struct request *r, int *done, int *sizes)
 	if (!owner_try(&c->owner)) {
 		return 0;
 	}
-	switch (r->type) {
-	case REQ_SEND:
+	if (r->type == REQ_SEND) {
 		rc = send_test(send_comm(c), r, done, sizes);
-		break;
-	case REQ_RECV:
+	} else if (LIKELY(r->type == REQ_RECV)) {
 		rc = recv_test(recv_comm(c), r, done, sizes);
-		break;
-	case REQ_FLUSH:
+	} else if (r->type == REQ_FLUSH) {
 		rc = flush_test(recv_comm(c), r, done);
-		break;
-	default:
+	} else {
 		rc = -EINVAL;
 	}
 	owner_release(&c->owner);

@@ -523,6 +523,18 @@ static void cut_late(struct core_send *c, struct core_msg *m)
 	cut(m, round_up(piece, 4096));
 }
 
+/* Measured messages need the clock, and those at which a better path is looked for the long way. */
+void plan_quick(struct core_send *c)
+{
+	if (c->cfg.lane_count == 1) {
+		c->quick_bytes = UINT32_MAX;
+	} else {
+		c->quick_bytes = c->cfg.small_bytes < PLAN_MEASURED_BYTES ? c->cfg.small_bytes :
+									     PLAN_MEASURED_BYTES - 1;
+		c->recheck = SMALL_RECHECK - 1;
+	}
+}
+
 void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns)
 {
 	if (c->cfg.lane_count == 1 || m->size <= c->cfg.small_bytes) {

@@ -18,6 +18,9 @@ static inline bool record_here(const struct core_cts *rec, uint64_t seq)
 	return __atomic_load_n(&rec->seq, __ATOMIC_ACQUIRE) == seq + 1;
 }
 
+/* plan_quick - set what core_send_quick() may do. */
+void plan_quick(struct core_send *c);
+
 /* plan_cut - decide plan, piece size and count of a message. */
 void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns);
 

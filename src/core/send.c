@@ -22,6 +22,10 @@ int core_send_init(struct core_send *c, const struct core_config *cfg, const str
 	c->newest = UINT64_MAX;
 	c->lanes_per_path = cfg->lane_count / cfg->path_count;
 	c->window_us = cfg->window_us;
+	c->recheck = UINT64_MAX;
+	if (!cfg->adaptive_routing && c->lanes_per_path == 1) {
+		plan_quick(c);
+	}
 	c->equal = true;
 	c->best = (uint8_t)(cfg->hash % cfg->path_count);
 	for (uint32_t i = 0; i < cfg->lane_count; i++) {

@@ -106,6 +106,8 @@ struct core_send {
 	uint8_t unequal_votes; /* measurements in a row that speak against `equal` */
 	uint8_t best;         /* path of small messages */
 	uint32_t lanes_per_path;
+	uint32_t quick_bytes; /* largest message of core_send_quick(); 0 = never but for empty ones */
+	uint64_t recheck;     /* mask of sequences at which small messages look for a better path */
 	uint32_t window_us;   /* in force: grows when a lane runs dry with work queued */
 	uint32_t idle_polls;  /* fruitless polls since the last batch of completions; caller counts */
 	uint64_t batch_ns;    /* when the last batch came, or work began */
@@ -168,6 +170,45 @@ int core_send_match(const struct core_send *c, uint32_t tag, const struct core_c
  */
 uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64_t seq,
 			 uint32_t size, uint64_t now_ns);
+
+/*
+ * core_send_quick - start a message and hand out its only piece at once, where nothing needs thought:
+ * one piece, no group, nothing queued, no signal changed, and the usual lane takes it. Same effect
+ * as start and next. Returns the lane and *unit, or -1: nothing done, take the long way.
+ */
+static inline int core_send_quick(struct core_send *c, const struct core_cts *rec, uint64_t seq,
+				  uint32_t size, uint32_t *unit)
+{
+	uint32_t l = c->best, slot = core_slot(seq);
+	struct core_lane *lane = &c->lane[l];
+	struct core_msg *m = &c->msg[slot];
+
+	size = size < rec->size ? size : rec->size;
+	if (size > c->quick_bytes || rec->n != 1 || c->q_head != c->q_tail ||
+	    c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE) ||
+	    (seq & c->recheck) == 0 || (c->active >> l & 1) == 0 ||
+	    lane->sq_used >= CORE_SQ_WRS || (uint8_t)(lane->head + 1) == lane->tail ||
+	    lane->posted == lane->credit) {
+		return -1;
+	}
+	m->seq = seq;
+	m->size = size;
+	m->count = 1;
+	m->next = 1;
+	m->done = 0;
+	m->state = MSG_OPEN;
+	c->newest = seq;
+	c->head++;
+	*unit = lane->head++;
+	lane->ring[*unit] = (struct core_unit){ .bytes = size, .slot = (uint8_t)slot, .wrs = 1 };
+	lane->posted++;
+	lane->sq_used++;
+	lane->inflight_bytes += size;
+	c->inflight_bytes += size;
+	c->port_units[lane->port]++;
+	c->busy_ports |= 1u << lane->port;
+	return (int)l;
+}
 
 /* core_send_next - the next thing to post; false when nothing can be posted now. */
 bool core_send_next(struct core_send *c, uint64_t now_ns, struct core_post *out);
