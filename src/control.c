@@ -249,7 +249,7 @@ void peer_fail(struct peer *peer, const char *why)
 	if (parked) { /* the other end's next connection */
 		peer->parked = NULL;
 		parked->peer = NULL;
-		peer_put(peer);
+		__atomic_sub_fetch(&peer->refs, 1, __ATOMIC_RELEASE); /* the table's is left */
 		greet_admit(parked);
 	}
 	peer_put(peer);

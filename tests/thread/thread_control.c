@@ -19,6 +19,8 @@ static unsigned sent; /* atomic */
 static void look_at(struct peer *peer, void *arg)
 {
 	(void)arg;
+	CHECK(peer_send(peer, WIRE_PORTS, 0, NULL, 0) == 0);
+	__atomic_add_fetch(&sent, 1, __ATOMIC_RELAXED);
 	CHECK(peer_name(peer) != NULL);
 	CHECK(peer_why(peer) != NULL);
 }

@@ -10,6 +10,7 @@
 
 #include <criterion/criterion.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 static struct wire_handle started(void)
 {
@@ -95,6 +96,27 @@ Test(control, a_process_is_its_own_peer)
 	peer_put(peer);
 	control_stop();
 	cr_assert_eq(rec_now().downs, 0);
+}
+
+Test(control, messages_of_the_largest_size_go_both_ways)
+{
+	struct other o = other_start(role_echo);
+	struct wire_handle h;
+	struct peer *peer;
+
+	cr_assert(pipe_take(o.fd, &h, sizeof(h)));
+	started();
+	cr_assert_eq(peer_get(&h, &peer), 0);
+	for (unsigned i = 0; i < 200; i++) {
+		size_t bytes = i % 3 ? 8 + i : WIRE_BODY_MAX - i;
+
+		cr_assert_eq(send_seq(peer, i, bytes), 0);
+	}
+	cr_assert(EVENTUALLY(rec_now().messages == 200));
+	cr_assert_eq(rec_now().out_of_order, 0);
+	peer_put(peer);
+	control_stop();
+	cr_assert_eq(other_join(&o), 0);
 }
 
 static int role_vanish(int fd)
@@ -337,6 +359,22 @@ Test(control, a_parked_dial_is_taken_when_our_own_fails)
 	control_stop();
 }
 
+Test(control, one_who_talks_while_parked_is_dropped_and_ours_goes_on)
+{
+	struct crossing x = cross_raw(1);
+	uint8_t body[WIRE_BODY_MAX];
+	size_t bytes;
+
+	raw_send(x.theirs, WIRE_CLOSE, NULL, 0);
+	cr_assert_eq(raw_receive(x.theirs, body, &bytes), 0);
+	raw_welcome(x.ours, x.instance);
+	cr_assert_eq(raw_receive(x.ours, body, &bytes), WIRE_KEYS);
+	cr_assert_eq(rec_now().downs, 0);
+	cr_assert_eq(rec_now().messages, 0);
+	peer_put(x.peer);
+	control_stop();
+}
+
 Test(control, a_dial_that_stays_replaces_a_connection_the_other_end_lost)
 {
 	struct crossing x;
@@ -384,6 +422,31 @@ Test(control, the_second_address_is_tried)
 	h.addr[1] = h.addr[0];
 	close(raw_listen(&h.addr[0])); /* a port that was free a moment ago */
 	cr_assert_eq(peer_get(&h, &peer), 0);
+	cr_assert(EVENTUALLY(peer_state(peer) == PEER_UP));
+	peer_put(peer);
+	control_stop();
+}
+
+Test(control, a_connect_without_answer_leaves_time_for_the_second_address)
+{
+	struct wire_handle h = started();
+	struct wire_addr full;
+	struct sockaddr_storage to;
+	struct peer *peer;
+	int at = raw_listen(&full), filler[8];
+	socklen_t bytes = addr_to_sockaddr(&full, &to);
+
+	cr_assert_eq(listen(at, 0), 0); /* a full queue drops the handshake, as a dead link does */
+	for (unsigned i = 0; i < ARRAY_SIZE(filler); i++) {
+		filler[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		connect(filler[i], (struct sockaddr *)&to, bytes);
+	}
+	control_limits.attempt_ns = 200 * NS_PER_MS;
+	h.addr[1] = h.addr[0];
+	h.addr[0] = full;
+	cr_assert_eq(peer_get(&h, &peer), 0);
+	usleep(100000);
+	cr_assert_eq(peer_state(peer), PEER_DIALING);
 	cr_assert(EVENTUALLY(peer_state(peer) == PEER_UP));
 	peer_put(peer);
 	control_stop();
@@ -620,7 +683,7 @@ Test(control, the_unknown_are_limited_and_the_good_get_through)
 
 	cr_assert_eq(control_limits.unknown_max, 64);
 	control_limits.unknown_max = 8;
-	control_limits.hello_ns = 500 * NS_PER_MS;
+	control_limits.hello_ns = 1500 * NS_PER_MS;
 	h = started();
 	for (unsigned i = 0; i < ARRAY_SIZE(idle); i++) {
 		idle[i] = raw_connect(&h.addr[0]);
@@ -649,6 +712,59 @@ Test(control, a_peer_that_turns_to_garbage_is_dropped)
 	cr_assert(EVENTUALLY(rec_now().downs == 1));
 	cr_assert_eq(rec_now().messages, 1, "what came before it counts");
 	cr_assert(strstr(rec_now().why, "garbage") != NULL, "%s", rec_now().why);
+	control_stop();
+}
+
+static int known(const struct wire_handle *h)
+{
+	int fd = raw_connect(&h->addr[0]);
+
+	raw_hello(fd, 42, h->secret, 1);
+	cr_assert_eq(answer_to(fd), WIRE_WELCOME);
+	return fd;
+}
+
+Test(control, a_reset_and_a_late_refusal_are_reasons)
+{
+	struct linger reset = {.l_onoff = 1};
+	struct wire_refuse refuse = {.code = EIO, .reason = "had enough"};
+	struct wire_handle h = started();
+	uint8_t body[1024];
+	int fd = known(&h);
+
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	close(fd);
+	cr_assert(EVENTUALLY(rec_now().downs == 1));
+	cr_assert_str_eq(rec_now().why, "Connection reset by peer");
+	fd = known(&h);
+	raw_send(fd, WIRE_REFUSE, body, wire_refuse_encode(&refuse, body, sizeof(body)));
+	cr_assert(EVENTUALLY(rec_now().downs == 2));
+	cr_assert_str_eq(rec_now().why, "had enough");
+	fd = known(&h);
+	raw_send(fd, WIRE_REFUSE, body, 3);
+	cr_assert(EVENTUALLY(rec_now().downs == 3));
+	cr_assert(strstr(rec_now().why, "garbage") != NULL);
+	control_stop();
+}
+
+Test(control, no_descriptor_left_is_one_line_and_a_later_accept)
+{
+	struct wire_handle h = started();
+	struct sockaddr_storage to;
+	socklen_t bytes = addr_to_sockaddr(&h.addr[0], &to);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct rlimit old, low;
+
+	cr_assert_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
+	low = old;
+	low.rlim_cur = 3; /* below what is open: nothing can be added */
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+	cr_assert_eq(connect(fd, (struct sockaddr *)&to, bytes), 0);
+	cr_assert(EVENTUALLY(warnings() >= 1));
+	cr_assert(strstr(world_warning, "open files") != NULL, "%s", world_warning);
+	cr_assert_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
+	raw_hello(fd, 42, h.secret, 1);
+	cr_assert_eq(answer_to(fd), WIRE_WELCOME);
 	control_stop();
 }
 
