@@ -7,11 +7,13 @@
  */
 #include "railmap.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/bpf.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -406,17 +408,46 @@ static bool same_name(const char *field, const char *name)
 	       strncmp(field, name, RAILMAP_NAME_BYTES - 1) == 0;
 }
 
+/* Hex digits, then `end` (which is passed), no more than `max`. */
+static bool hex_field(const char **at, char end, unsigned long max, unsigned long *out)
+{
+	char *stop;
+
+	if (!isxdigit((unsigned char)**at)) {
+		return false;
+	}
+	*out = strtoul(*at, &stop, 16);
+	if (*stop != end || *out > max) {
+		return false;
+	}
+	*at = stop + 1;
+	return true;
+}
+
+bool railmap_parse_pci(const char *name, uint32_t *domain, uint8_t *bus, uint8_t *devfn)
+{
+	unsigned long field[4];
+
+	if (!hex_field(&name, ':', UINT32_MAX, &field[0]) ||
+	    !hex_field(&name, ':', 0xff, &field[1]) || !hex_field(&name, '.', 0x1f, &field[2]) ||
+	    !hex_field(&name, '\0', 7, &field[3])) {
+		return false;
+	}
+	*domain = (uint32_t)field[0];
+	*bus = (uint8_t)field[1];
+	*devfn = (uint8_t)(field[2] << 3 | field[3]);
+	return true;
+}
+
 static bool same_pci(const struct railmap_row *row, const char *pci, uint32_t dev_port)
 {
-	unsigned int domain;
-	unsigned int bus;
-	unsigned int dev;
-	unsigned int fn;
+	uint32_t domain;
+	uint8_t bus;
+	uint8_t devfn;
 
-	return row->flags & RAILMAP_ROW_PCI &&
-	       sscanf(pci, "%x:%x:%x.%x", &domain, &bus, &dev, &fn) == 4 &&
-	       row->pci_domain == domain && row->pci_bus == bus &&
-	       row->pci_devfn == (dev << 3 | fn) && row->dev_port == dev_port;
+	return row->flags & RAILMAP_ROW_PCI && railmap_parse_pci(pci, &domain, &bus, &devfn) &&
+	       row->pci_domain == domain && row->pci_bus == bus && row->pci_devfn == devfn &&
+	       row->dev_port == dev_port;
 }
 
 static bool row_is(const struct railmap_row *row, const struct railmap_who *who)

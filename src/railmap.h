@@ -87,6 +87,9 @@ struct railmap_who {
 /* railmap_find - the first row for which everything given is true. Returns its index; -ENOENT. */
 int railmap_find(const struct railmap *m, const struct railmap_who *who);
 
+/* railmap_parse_pci - "0000:3b:00.1" into numbers (devfn: device << 3 | function). Pure. */
+bool railmap_parse_pci(const char *name, uint32_t *domain, uint8_t *bus, uint8_t *devfn);
+
 enum railmap_state {
 	RAILMAP_STATE_UNKNOWN = 0,
 	RAILMAP_STATE_UP,

@@ -164,7 +164,8 @@ _Static_assert(__builtin_offsetof(struct railmap_row, link_down_ns) == 64, "line
 _Static_assert(__builtin_offsetof(struct railmap_row, soft_rx_pkts) == 128, "line 2");
 _Static_assert(__builtin_offsetof(struct railmap_row, hw_seq) == 192, "line 3");
 _Static_assert(__builtin_offsetof(struct railmap_row, hw_tx_pause) ==
-		       __builtin_offsetof(struct railmap_row, hw_rx_pkts) + 8 * RAILMAP_HW_TX_PAUSE,
+		       __builtin_offsetof(struct railmap_row, hw_rx_pkts) +
+			       8ul * RAILMAP_HW_TX_PAUSE,
 	       "counters stand in the order of enum railmap_hw");
 
 /*

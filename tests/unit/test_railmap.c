@@ -211,6 +211,34 @@ Test(railmap, rows_are_found_by_every_name_they_have)
 	free(w);
 }
 
+Test(railmap, a_pci_name_is_read_whole_or_not_at_all)
+{
+	static const char *const bad[] = {"",
+					  "0000:3b:00",
+					  "0000:3b:00.",
+					  "0000:3b:20.0",
+					  "0000:3b:00.8",
+					  "0000:100:00.0",
+					  "0000:3b:00.0x",
+					  "virtio0",
+					  ":3b:00.0",
+					  "0000:-1:00.0",
+					  "net",
+					  "123456789:00:00.0"};
+	uint32_t domain = 9;
+	uint8_t bus = 9;
+	uint8_t devfn = 9;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		cr_assert_not(railmap_parse_pci(bad[i], &domain, &bus, &devfn), "%s", bad[i]);
+	}
+	cr_assert_eq(domain, 9);
+	cr_assert(railmap_parse_pci("10000:fe:1f.7", &domain, &bus, &devfn));
+	cr_assert_eq(domain, 0x10000);
+	cr_assert_eq(bus, 0xfe);
+	cr_assert_eq(devfn, 0xff);
+}
+
 Test(railmap, a_name_too_long_for_its_field_is_still_found)
 {
 	struct world *w = world_create();

@@ -440,7 +440,7 @@ static void clear_elsewhere(const char *dir)
 	const char *place;
 
 	for (unsigned int i = 0; (place = pins_place(NULL, i)) != NULL; i++) {
-		if (strcmp(place, dir) && pins_exist(place)) {
+		if (strcmp(place, dir) != 0 && pins_exist(place)) {
 			pins_clear(place, RAILMAP_SUBDIR);
 			pins_forget(place);
 		}

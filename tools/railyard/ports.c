@@ -21,6 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "railmap.h"
+
 #define SYS_IB	      "/sys/class/infiniband"
 #define SYS_NET	      "/sys/class/net"
 #define GID_INDEX_MAX 256
@@ -56,27 +58,10 @@ static void set_name(char to[RAILMAP_NAME_BYTES], const char *name)
 	memcpy(to, name, strnlen(name, RAILMAP_NAME_BYTES - 1));
 }
 
-struct pci_name {
-	unsigned int domain;
-	unsigned int bus;
-	unsigned int dev;
-	unsigned int fn;
-};
-
-static bool pci_parse(const char *s, struct pci_name *pci)
-{
-	int end = 0;
-
-	return sscanf(s, "%x:%x:%x.%x%n", &pci->domain, &pci->bus, &pci->dev, &pci->fn, &end) ==
-		       4 &&
-	       s[end] == '\0' && pci->bus < 256 && pci->dev < 32 && pci->fn < 8;
-}
-
 /* The nearest PCI ancestor of the device that `link` (in sysfs) points to. */
 static void set_pci(struct railmap_publish *row, const char *link)
 {
 	char path[PATH_MAX];
-	struct pci_name pci;
 	char *name;
 
 	if (!realpath(link, path)) {
@@ -84,11 +69,8 @@ static void set_pci(struct railmap_publish *row, const char *link)
 	}
 	while ((name = strrchr(path, '/')) != NULL) {
 		*name++ = '\0';
-		if (pci_parse(name, &pci)) {
+		if (railmap_parse_pci(name, &row->pci_domain, &row->pci_bus, &row->pci_devfn)) {
 			set_name(row->pci, name);
-			row->pci_domain = pci.domain;
-			row->pci_bus = (uint8_t)pci.bus;
-			row->pci_devfn = (uint8_t)(pci.dev << 3 | pci.fn);
 			row->flags |= RAILMAP_ROW_PCI;
 			return;
 		}
