@@ -57,7 +57,7 @@ static const struct choice modes[] = {
 	{"on", MODE_ON}, {"observe", MODE_OBSERVE}, {"off", MODE_OFF}, {NULL, 0}};
 static const struct choice families[] = {{"AF_INET", AF_INET}, {"AF_INET6", AF_INET6}, {NULL, 0}};
 
-/* Initialisers: their arguments are not expressions to guard. NOLINTBEGIN(bugprone-macro-parentheses) */
+/* Arguments here are initialisers. NOLINTBEGIN(bugprone-macro-parentheses) */
 #define FIELD(field) .offset = offsetof(struct config, field), .bytes = sizeof(config.field)
 #define INT(name_, field, def_, min_, max_, unit_, text_)                                          \
 	{                                                                                          \

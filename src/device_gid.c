@@ -80,7 +80,7 @@ static bool in_range(const union ibv_gid *gid)
 	int rest = range.bits % 8;
 	unsigned mask = 0xff00u >> rest & 0xff;
 
-	if (memcmp(gid->raw, range.prefix, (size_t)whole))
+	if (memcmp(gid->raw, range.prefix, (size_t)whole) != 0)
 		return false;
 	return rest == 0 || ((gid->raw[whole] ^ range.prefix[whole]) & mask) == 0;
 }

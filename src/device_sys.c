@@ -7,7 +7,6 @@
  */
 #include "device_sys.h"
 
-#include <ctype.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -18,8 +17,7 @@
 #include "util.h"
 
 enum {
-	GIDS_TRIED = 16,
-	ADDRESS_LEN = sizeof("0000:00:00.0") - 1
+	GIDS_TRIED = 16
 };
 
 static const char *sys_root = "/sys";
@@ -29,20 +27,43 @@ void device_sys_root(const char *root)
 	sys_root = root ? root : "/sys";
 }
 
-/* Is `s` (up to a '/' or the end) dddd:bb:dd.f? Domains may have more than four digits. */
+/* -1 if it is no digit. */
+static int hex_value(char c)
+{
+	static const char digits[] = "0123456789abcdefABCDEF";
+	const char *at = c ? strchr(digits, c) : NULL;
+
+	if (!at)
+		return -1;
+	return (int)(at - digits) < 16 ? (int)(at - digits) : (int)(at - digits) - 6;
+}
+
+/* Shifts a hexadecimal number of min .. max digits, and its end mark, into *address. */
+static bool part_take(const char **s, int min, int max, const char *ends, int bits,
+		      uint64_t *address)
+{
+	uint64_t value = 0;
+	int digits = 0;
+
+	for (; digits < max && hex_value(**s) >= 0; digits++, (*s)++)
+		value = value << 4 | (uint64_t)hex_value(**s);
+	if (digits < min || !strchr(ends, **s)) /* the end of the text is a mark too */
+		return false;
+	if (**s)
+		(*s)++;
+	*address = *address << bits | value;
+	return true;
+}
+
+/* Is `s`, up to a '/' or the end, dddd:bb:dd.f? A domain may have up to eight digits. */
 static bool address_parse(const char *s, uint64_t *address)
 {
-	unsigned int domain, bus, device, function;
-	size_t len = strcspn(s, "/");
-	char tail;
+	uint64_t found = 0;
 
-	if (len < ADDRESS_LEN || len > ADDRESS_LEN + 4 || !isxdigit((unsigned char)s[0]))
+	if (!part_take(&s, 4, 8, ":", 32, &found) || !part_take(&s, 2, 2, ":", 8, &found) ||
+	    !part_take(&s, 2, 2, ".", 5, &found) || !part_take(&s, 1, 1, "/", 3, &found))
 		return false;
-	if (s[len - 2] != '.' || s[len - 5] != ':' || s[len - 8] != ':')
-		return false;
-	if (sscanf(s, "%x:%2x:%2x.%1x%c", &domain, &bus, &device, &function, &tail) < 4)
-		return false;
-	*address = (uint64_t)domain << 16 | bus << 8 | device << 3 | function;
+	*address = found;
 	return true;
 }
 
