@@ -195,7 +195,25 @@ static int post_all(struct send_comm *c, uint64_t now)
 	return 0;
 }
 
-static int send_owned(struct send_comm *c, void *data, size_t bytes, int tag, const struct mr *mr,
+/* The pieces of an equal message, one to each lane. */
+static int post_equal(struct send_comm *c, const struct request *r, uint32_t slot, uint64_t now)
+{
+	struct core_msg *m = &c->core.msg[slot];
+	uint32_t unit, bytes, offset = 0;
+	uint32_t imm = core_imm(m->seq, 0, m->count);
+	int l;
+
+	while ((l = core_send_equal(&c->core, m, now, &unit, &bytes)) >= 0) {
+		if (post_piece(c, r, (uint32_t)l, unit, m->addr + offset, offset, bytes, imm) != 0) {
+			return post_failed(c);
+		}
+		offset += bytes;
+		imm += 1u << 16;
+	}
+	return 0;
+}
+
+static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data, size_t bytes, int tag, const struct mr *mr,
 		      struct request **out)
 {
 	const struct core_cts *rec;
@@ -241,6 +259,9 @@ static int send_owned(struct send_comm *c, void *data, size_t bytes, int tag, co
 		now = now_ns();
 	}
 	core_send_start(&c->core, rec, seq, size, now);
+	if (core_send_is_equal(&c->core, &c->core.msg[slot]) && post_equal(c, r, slot, now) != 0) {
+		return -EIO;
+	}
 	return post_all(c, now);
 }
 
@@ -251,58 +272,62 @@ int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const s
 	if (!owner_try(&c->base.owner)) {
 		return 0;
 	}
-	int rc = send_owned(c, data, bytes, tag, mr, out);
+	int rc = UNLIKELY(!core_send_announced(&c->core)) ? c->base.error :
+							    send_owned(c, data, bytes, tag, mr, out);
 
 	owner_release(&c->base.owner);
 	return rc;
 }
 
-/* Poll one port's queue empty. Returns the completions taken. */
-static int send_poll(struct send_comm *c, struct comm_port *port, uint64_t *now)
+/* Feed a batch of completions to the core, then poll the queue empty. */
+static __attribute__((noinline)) void send_take(struct send_comm *c, struct ibv_cq *cq,
+						struct ibv_wc *wc, int n, uint64_t *now)
 {
-	struct ibv_wc wc[POLL_BATCH];
-	int n = verbs_poll_cq(port->cq, POLL_BATCH, wc), sum = 0;
+	struct core_send *core = &c->core;
 
 	while (n > 0) {
+		if (*now == 0 && core->cfg.lane_count > 1 && core->inflight_bytes >= TIMED_BYTES) {
+			*now = now_ns();
+		}
 		for (int i = 0; i < n; i++) {
+			uint64_t id = wc[i].wr_id;
+
 			if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
 				wc_failed(&c->base, &wc[i]);
 				continue;
 			}
-			if (*now == 0 && c->core.cfg.lane_count > 1 &&
-			    c->core.inflight_bytes >= TIMED_BYTES) {
-				*now = now_ns();
-			}
-			(void)core_send_complete(&c->core, wc[i].wr_id >> 8 & 0xff,
-						 (uint32_t)(wc[i].wr_id >> 32), wc[i].wr_id & 0xff,
+			(void)core_send_complete(core, id >> 8 & 0xff, (uint32_t)(id >> 32), id & 0xff,
 						 *now);
 		}
-		sum += n;
-		n = n < POLL_BATCH ? 0 : verbs_poll_cq(port->cq, POLL_BATCH, wc);
+		n = n < POLL_BATCH ? 0 : verbs_poll_cq(cq, POLL_BATCH, wc);
 	}
 	if (UNLIKELY(n < 0)) {
 		comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
 	}
-	return sum;
 }
 
 static void send_progress(struct send_comm *c)
 {
+	struct ibv_wc wc[POLL_BATCH];
 	uint64_t now = 0;
-	int sum = 0;
+	bool idle = true;
 
 	for (uint32_t left = c->core.busy_ports; left != 0; left &= left - 1) {
-		sum += send_poll(c, &c->base.port[__builtin_ctz(left)], &now);
+		struct ibv_cq *cq = c->base.port[__builtin_ctz(left)].cq;
+		int n = verbs_poll_cq(cq, POLL_BATCH, wc);
+
+		if (n != 0) {
+			idle = false;
+			send_take(c, cq, wc, n, &now);
+		}
 	}
-	if (sum == 0) {
-		c->core.idle_polls++;
-	}
+	c->core.idle_polls += idle;
 	if (UNLIKELY(c->core.q_head != c->core.q_tail) && c->base.error == 0) {
 		post_all(c, now != 0 ? now : now_ns());
 	}
 }
 
-static int send_test(struct send_comm *c, struct request *r, int *done, int *sizes)
+static inline int send_test(struct send_comm *c, struct request *r, int *done, int *sizes)
 {
 	if (!core_send_done(&c->core, r->slot)) {
 		send_progress(c);
@@ -471,11 +496,10 @@ static __attribute__((noinline)) void recv_other(struct recv_comm *c, const stru
 	}
 }
 
-static inline int recv_poll(struct recv_comm *c, struct comm_port *port)
+/* Take a batch of completions, then poll the queue empty. */
+static __attribute__((noinline)) void recv_take(struct recv_comm *c, struct ibv_cq *cq,
+						struct ibv_wc *wc, int n)
 {
-	struct ibv_wc wc[POLL_BATCH];
-	int n = verbs_poll_cq(port->cq, POLL_BATCH, wc), sum = 0;
-
 	while (n > 0) {
 		for (int i = 0; i < n; i++) {
 			if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
@@ -486,25 +510,36 @@ static inline int recv_poll(struct recv_comm *c, struct comm_port *port)
 				recv_other(c, &wc[i]);
 			}
 		}
-		sum += n;
-		n = n < POLL_BATCH ? 0 : verbs_poll_cq(port->cq, POLL_BATCH, wc);
+		n = n < POLL_BATCH ? 0 : verbs_poll_cq(cq, POLL_BATCH, wc);
 	}
 	if (UNLIKELY(n < 0)) {
 		comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
 	}
-	return sum;
+}
+
+static inline bool recv_poll(struct recv_comm *c, uint32_t port)
+{
+	struct ibv_wc wc[POLL_BATCH];
+	struct ibv_cq *cq = c->base.port[port].cq;
+	int n = verbs_poll_cq(cq, POLL_BATCH, wc);
+
+	if (LIKELY(n == 0)) {
+		return false;
+	}
+	recv_take(c, cq, wc, n);
+	return true;
 }
 
 /* Small messages keep to one port: look there first, and stop as soon as the request is done. */
 static bool recv_progress(struct recv_comm *c, uint32_t slot)
 {
-	uint32_t count = c->base.port_count, i = c->hot_port;
+	uint32_t hot = c->hot_port, count = c->base.port_count;
 
-	for (uint32_t k = 0; k < count; k++, i++) {
-		if (i == count) {
-			i = 0;
-		}
-		if (recv_poll(c, &c->base.port[i]) > 0) {
+	if (recv_poll(c, hot) && core_recv_done(&c->core, slot)) {
+		return true;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		if (i != hot && recv_poll(c, i)) {
 			c->hot_port = (uint8_t)i;
 			if (core_recv_done(&c->core, slot)) {
 				return true;
@@ -514,7 +549,7 @@ static bool recv_progress(struct recv_comm *c, uint32_t slot)
 	return false;
 }
 
-static int recv_test(struct recv_comm *c, struct request *r, int *done, int *sizes)
+static inline int recv_test(struct recv_comm *c, struct request *r, int *done, int *sizes)
 {
 	if (!core_recv_done(&c->core, r->slot) && !recv_progress(c, r->slot)) {
 		return c->base.error;
@@ -609,7 +644,7 @@ static int flush_test(struct recv_comm *c, struct request *r, int *done)
 {
 	if (r->pending != 0) {
 		for (int i = 0; i < c->base.port_count; i++) {
-			recv_poll(c, &c->base.port[i]);
+			(void)recv_poll(c, (uint32_t)i);
 		}
 		if (r->pending != 0) {
 			return c->base.error;

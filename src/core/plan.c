@@ -155,6 +155,7 @@ static void measure_drop(struct core_lane *lane)
 	lane->acc_ns = 0;
 	lane->acc_bytes = 0;
 	lane->err_ns = 0;
+	lane->look_bytes = SAMPLE_BYTES;
 }
 
 void plan_lane_reset(struct core_send *c, uint32_t l)
@@ -172,13 +173,20 @@ void plan_lane_reset(struct core_send *c, uint32_t l)
 	window_set(c, lane);
 }
 
+/* After a look that found it in doubt, the next look is at twice the bytes. */
+static bool sample_long_enough(const struct core_lane *lane)
+{
+	return lane->acc_bytes >= lane->look_bytes ||
+	       (lane->acc_ns >= SAMPLE_NS && lane->look_bytes == SAMPLE_BYTES);
+}
+
 /*
  * Close the measurement that has run on a lane, if it is long enough and known well enough. One that
  * stays in doubt (the lane is faster than it is polled) says nothing about its rate.
  */
 static void lane_measure(struct core_send *c, struct core_lane *lane)
 {
-	if (lane->acc_bytes < PIECE_MIN || (lane->acc_bytes < SAMPLE_BYTES && lane->acc_ns < SAMPLE_NS)) {
+	if (lane->acc_bytes == 0 || !sample_long_enough(lane)) {
 		return;
 	}
 	uint64_t sample = lane->acc_ns * CORE_COST_UNIT / lane->acc_bytes;
@@ -188,6 +196,7 @@ static void lane_measure(struct core_send *c, struct core_lane *lane)
 	sample = sample > UINT32_MAX / 4 ? UINT32_MAX / 4 : sample;
 	if (lane->acc_ns < SAMPLE_SURE * lane->err_ns) {
 		lane->bound_ns = (uint32_t)sample;
+		lane->look_bytes = 2 * (uint32_t)lane->acc_bytes;
 		if (lane->acc_bytes > SAMPLE_BYTES_MAX) {
 			measure_drop(lane);
 			window_set(c, lane);
@@ -211,8 +220,11 @@ static void lane_measure(struct core_send *c, struct core_lane *lane)
 
 static void measure_all(struct core_send *c, uint64_t now_ns)
 {
-	for (uint64_t left = c->all; left != 0; left &= left - 1) {
-		lane_measure(c, &c->lane[__builtin_ctzll(left)]);
+	if (c->due) {
+		c->due = false;
+		for (uint64_t left = c->all; left != 0; left &= left - 1) {
+			lane_measure(c, &c->lane[__builtin_ctzll(left)]);
+		}
 	}
 	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
 		core_send_signal(c);
@@ -232,27 +244,6 @@ static void measure_all(struct core_send *c, uint64_t now_ns)
 
 			c->window_us -= over / 8 + 1;
 		}
-	}
-}
-
-void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns)
-{
-	if (lane->timed++ == 0) {
-		lane->last_ns = now_ns;
-		lane->busy_ns = now_ns;
-	}
-	if (c->inflight_bytes == bytes) { /* the first after a rest */
-		c->batch_ns = now_ns;
-		c->idle_polls = 0;
-	}
-	lane->post_ns = now_ns;
-	if (lane->cost_eff_ns != lane->cost_ns) {
-		uint64_t from = lane->paced_ns > now_ns ? lane->paced_ns : now_ns;
-
-		lane->paced_ns = from + finish_ns(bytes, lane->cost_eff_ns);
-	}
-	if (c->cfg.load[lane->port] != NULL) {
-		__atomic_fetch_add(&c->cfg.load[lane->port]->inflight_bytes, bytes, __ATOMIC_RELAXED);
 	}
 }
 
@@ -297,6 +288,7 @@ void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes,
 		lane->last_ns = now_ns;
 	}
 	lane->acc_bytes += bytes;
+	c->due |= sample_long_enough(lane);
 	if (--lane->timed == 0) {
 		lane_dry(c, lane, now_ns);
 	}
@@ -361,8 +353,9 @@ static bool lane_takes(struct core_send *c, uint32_t l, uint32_t wrs)
 {
 	struct core_lane *lane = &c->lane[l];
 
-	return (c->active >> l & 1) != 0 && lane->sq_used + wrs <= CORE_SQ_WRS &&
-	       (uint8_t)(lane->head + 1) != lane->tail && credit_left(c, l);
+	return core_lane_ready(c, l, wrs) ||
+	       ((c->active >> l & 1) != 0 && lane->sq_used + wrs <= CORE_SQ_WRS &&
+		(uint8_t)(lane->head + 1) != lane->tail && credit_left(c, l));
 }
 
 /* Expected time until a small message given to this path is through. */
@@ -498,7 +491,7 @@ static void cut(struct core_msg *m, uint64_t piece)
 static bool equal_fits(const struct core_send *c, uint32_t pieces, uint32_t bytes, uint32_t lane0)
 {
 	for (uint32_t i = 0; i < pieces; i++) {
-		const struct core_lane *lane = &c->lane[(lane0 + i) % c->cfg.lane_count];
+		const struct core_lane *lane = &c->lane[lane0 + i];
 
 		if ((uint64_t)lane->inflight_bytes + bytes > lane->window_bytes) {
 			return false;
@@ -543,7 +536,11 @@ void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns)
 		return;
 	}
 	uint32_t pieces = c->cfg.split_all ? c->cfg.lane_count : c->cfg.path_count;
-	uint32_t lane0 = (uint32_t)(m->seq * pieces % c->cfg.lane_count);
+	uint32_t lane0 = 0; /* lanes of a path take turns */
+
+	if (c->lanes_per_path > 1 && !c->cfg.split_all) {
+		lane0 = (uint32_t)(m->seq % c->lanes_per_path) * pieces;
+	}
 	uint32_t bytes = round_up(((uint64_t)m->size + pieces - 1) / pieces, CORE_ALIGN);
 
 	measure_all(c, now_ns);
@@ -571,7 +568,7 @@ int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t no
 		return lane_small(c, m, wrs, changed);
 	}
 	if (m->plan == PLAN_EQUAL) {
-		uint32_t l = (m->lane0 + (uint32_t)m->next) % c->cfg.lane_count;
+		uint32_t l = m->lane0 + (uint32_t)m->next;
 
 		if (lane_takes(c, l, wrs)) {
 			return (int)l;

@@ -35,8 +35,7 @@ static inline bool plan_measures(const struct core_send *c, uint32_t bytes)
 	return bytes >= PLAN_MEASURED_BYTES && c->cfg.lane_count > 1;
 }
 
-/* For units that plan_measures(). */
-void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns);
+/* For a unit that plan_measures(). */
 void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns);
 
 /* plan_forget - take a lane's units in flight off its port's load. */

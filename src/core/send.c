@@ -185,22 +185,15 @@ uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64
 	return slot;
 }
 
-/* Book a unit of `bytes` on a lane and return its place. */
-static uint32_t unit_post(struct core_send *c, uint32_t l, const struct core_unit *u, uint64_t now_ns)
+/* Book a unit that was queued. */
+static inline uint32_t unit_post(struct core_send *c, uint32_t l, struct core_unit u, uint64_t now_ns)
 {
 	struct core_lane *lane = &c->lane[l];
-	uint32_t place = lane->head++;
+	uint32_t place = core_unit_book(c, lane, u);
 
-	lane->ring[place] = *u;
-	lane->posted++;
-	lane->sq_used = (uint16_t)(lane->sq_used + (u->wrs & ~UNIT_GROUP));
-	lane->inflight_bytes += u->bytes;
-	c->inflight_bytes += u->bytes;
-	c->queued_bytes -= u->bytes;
-	c->port_units[lane->port]++;
-	c->busy_ports |= 1u << lane->port;
-	if (plan_measures(c, u->bytes)) {
-		plan_posted(c, lane, u->bytes, now_ns);
+	c->queued_bytes -= u.bytes;
+	if (plan_measures(c, u.bytes)) {
+		core_plan_posted(c, lane, u.bytes, now_ns);
 	}
 	return place;
 }
@@ -223,7 +216,7 @@ static bool next_group(struct core_send *c, struct core_msg *m, uint64_t now_ns,
 
 	out->lane = (uint32_t)l;
 	out->slot = slot;
-	out->unit = unit_post(c, (uint32_t)l, &u, now_ns);
+	out->unit = unit_post(c, (uint32_t)l, u, now_ns);
 	out->group_n = n;
 	out->imm = core_imm(m->seq, CORE_IMM_GROUP, n);
 	out->split_imm = false;
@@ -247,8 +240,13 @@ bool core_send_next(struct core_send *c, uint64_t now_ns, struct core_post *out)
 	uint32_t bytes = m->size - offset < m->piece_bytes ? m->size - offset : m->piece_bytes;
 	bool split = c->cfg.adaptive_routing && m->size > c->cfg.ar_threshold;
 	uint32_t wrs = split ? 2 : 1;
-	int l = plan_lane(c, m, wrs, now_ns);
+	/* Equal pieces mostly find their lane ready. */
+	int l = m->lane0 + m->next;
 
+	if (m->plan != PLAN_EQUAL || !core_lane_ready(c, (uint32_t)l, wrs) ||
+	    c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
+		l = plan_lane(c, m, wrs, now_ns);
+	}
 	if (l < 0) {
 		return false;
 	}
@@ -257,7 +255,7 @@ bool core_send_next(struct core_send *c, uint64_t now_ns, struct core_post *out)
 
 	out->lane = (uint32_t)l;
 	out->slot = slot;
-	out->unit = unit_post(c, (uint32_t)l, &u, now_ns);
+	out->unit = unit_post(c, (uint32_t)l, u, now_ns);
 	out->group_n = 0;
 	out->addr = m->addr + offset;
 	out->mr_id = m->mr_id;

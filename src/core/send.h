@@ -64,7 +64,7 @@ struct core_lane {
 	uint8_t remote;
 	uint8_t pressure;       /* 0 .. 255, as taken at the last phase */
 	uint32_t generation;
-	uint32_t inflight_bytes;
+	uint64_t inflight_bytes;
 	uint32_t cost_ns;       /* ns per CORE_COST_UNIT bytes, measured on busy time; never 0 */
 	uint32_t cost_eff_ns;   /* the same with pressure taken off */
 	uint32_t window_bytes;
@@ -82,7 +82,7 @@ struct core_lane {
 	uint64_t acc_bytes;
 	uint64_t err_ns;        /* how much of acc_ns may have been idle */
 	uint32_t bound_ns;      /* cost by the last doubtful measurement: it is no more; 0 = none */
-	uint32_t reserved2;
+	uint32_t look_bytes;    /* acc_bytes at which the measurement is looked at */
 	uint64_t post_ns;       /* last measured post */
 	uint64_t paced_ns;      /* a pressed lane gets no new piece while this is far ahead */
 	uint64_t total_bytes;   /* completed, for reports */
@@ -101,6 +101,7 @@ struct core_send {
 	uint64_t all;         /* bit per lane */
 	uint32_t epoch;       /* of the signals that `active` was made from */
 	bool mixed;           /* the group being matched has a member of several pieces */
+	bool due;             /* a measurement is long enough to be closed */
 	bool measured;        /* a lane's cost moved since the lanes were compared */
 	bool equal;           /* lanes are alike: equal plan */
 	uint8_t unequal_votes; /* measurements in a row that speak against `equal` */
@@ -154,6 +155,12 @@ void core_send_lane_open(struct core_send *c, uint32_t i, uint32_t generation, u
 /* core_send_lane_state - recovery's verdict on a lane. */
 void core_send_lane_state(struct core_send *c, uint32_t i, enum core_lane_state state);
 
+/* core_send_announced - has the next record landed? If not, core_send_match() would say -EAGAIN. */
+static inline bool core_send_announced(const struct core_send *c)
+{
+	return __atomic_load_n(&c->ring[core_slot(c->head)].seq, __ATOMIC_ACQUIRE) == c->head + 1;
+}
+
 /*
  * core_send_match - find the record for an isend with this tag; changes nothing.
  * *rec is the record (valid until core_send_start()), *seq its message sequence.
@@ -171,6 +178,57 @@ int core_send_match(const struct core_send *c, uint32_t tag, const struct core_c
 uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64_t seq,
 			 uint32_t size, uint64_t now_ns);
 
+/* A unit large enough to be measured was posted: start or go on with the lane's clock. */
+static inline void core_plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes,
+				    uint64_t now_ns)
+{
+	struct core_load *load = c->cfg.load[lane->port];
+
+	if (lane->timed++ == 0) {
+		lane->last_ns = now_ns;
+		lane->busy_ns = now_ns;
+		if (c->inflight_bytes == bytes) { /* the first after a rest */
+			c->batch_ns = now_ns;
+			c->idle_polls = 0;
+		}
+	}
+	lane->post_ns = now_ns;
+	if (load != NULL) {
+		__atomic_fetch_add(&load->inflight_bytes, bytes, __ATOMIC_RELAXED);
+	}
+	if (lane->cost_eff_ns != lane->cost_ns) {
+		uint64_t from = lane->paced_ns > now_ns ? lane->paced_ns : now_ns;
+
+		lane->paced_ns =
+			from + (uint64_t)bytes * lane->cost_eff_ns / CORE_COST_UNIT;
+	}
+}
+
+/* core_lane_ready - may a lane take a unit of `wrs` send WRs, by what is known without looking at records? */
+static inline bool core_lane_ready(const struct core_send *c, uint32_t l, uint32_t wrs)
+{
+	const struct core_lane *lane = &c->lane[l];
+
+	return (c->active >> l & 1) != 0 && lane->posted != lane->credit &&
+	       (uint8_t)(lane->head + 1) != lane->tail && lane->sq_used + wrs <= CORE_SQ_WRS;
+}
+
+/* core_unit_book - a unit goes on a lane; returns its place in the lane's ring. */
+static inline uint32_t core_unit_book(struct core_send *c, struct core_lane *lane,
+				      struct core_unit unit)
+{
+	uint32_t place = lane->head++;
+
+	lane->ring[place] = unit;
+	lane->posted++;
+	lane->sq_used = (uint16_t)(lane->sq_used + (unit.wrs & ~UNIT_GROUP));
+	lane->inflight_bytes += unit.bytes;
+	c->inflight_bytes += unit.bytes;
+	c->port_units[lane->port]++;
+	c->busy_ports |= 1u << lane->port;
+	return place;
+}
+
 /*
  * core_send_quick - start a message and hand out its only piece at once, where nothing needs thought:
  * one piece, no group, nothing queued, no signal changed, and the usual lane takes it. Same effect
@@ -180,15 +238,12 @@ static inline int core_send_quick(struct core_send *c, const struct core_cts *re
 				  uint32_t size, uint32_t *unit)
 {
 	uint32_t l = c->best, slot = core_slot(seq);
-	struct core_lane *lane = &c->lane[l];
 	struct core_msg *m = &c->msg[slot];
 
 	size = size < rec->size ? size : rec->size;
 	if (size > c->quick_bytes || rec->n != 1 || c->q_head != c->q_tail ||
 	    c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE) ||
-	    (seq & c->recheck) == 0 || (c->active >> l & 1) == 0 ||
-	    lane->sq_used >= CORE_SQ_WRS || (uint8_t)(lane->head + 1) == lane->tail ||
-	    lane->posted == lane->credit) {
+	    (seq & c->recheck) == 0 || !core_lane_ready(c, l, 1)) {
 		return -1;
 	}
 	m->seq = seq;
@@ -199,15 +254,43 @@ static inline int core_send_quick(struct core_send *c, const struct core_cts *re
 	m->state = MSG_OPEN;
 	c->newest = seq;
 	c->head++;
-	*unit = lane->head++;
-	lane->ring[*unit] = (struct core_unit){ .bytes = size, .slot = (uint8_t)slot, .wrs = 1 };
-	lane->posted++;
-	lane->sq_used++;
-	lane->inflight_bytes += size;
-	c->inflight_bytes += size;
-	c->port_units[lane->port]++;
-	c->busy_ports |= 1u << lane->port;
+	*unit = core_unit_book(c, &c->lane[l], (struct core_unit){ .bytes = size,
+								   .slot = (uint8_t)slot,
+								   .wrs = 1 });
 	return (int)l;
+}
+
+/*
+ * core_send_equal - the next piece of a message of the equal plan, if nothing else is queued, no signal
+ * has changed and its lane is ready; else -1, and core_send_next() is to be asked. Same effect as that.
+ */
+static inline int core_send_equal(struct core_send *c, struct core_msg *m, uint64_t now_ns,
+				  uint32_t *unit, uint32_t *bytes)
+{
+	uint32_t l = m->lane0 + (uint32_t)m->next, left = m->size - m->next * m->piece_bytes;
+
+	if (m->next == m->count || !core_lane_ready(c, l, 1)) {
+		return -1;
+	}
+	*bytes = left < m->piece_bytes ? left : m->piece_bytes;
+	c->queued_bytes -= *bytes;
+	*unit = core_unit_book(c, &c->lane[l], (struct core_unit){ .bytes = *bytes,
+								   .piece = m->next,
+								   .slot = (uint8_t)core_slot(m->seq),
+								   .wrs = 1 });
+	core_plan_posted(c, &c->lane[l], *bytes, now_ns);
+	if (++m->next == m->count) {
+		c->q_head++;
+	}
+	return (int)l;
+}
+
+/* core_send_is_equal - may core_send_equal() hand out this message's pieces? */
+static inline bool core_send_is_equal(const struct core_send *c, const struct core_msg *m)
+{
+	return m->plan == PLAN_EQUAL && m->group_n == 1 && c->q_tail - c->q_head == 1 &&
+	       !c->cfg.adaptive_routing &&
+	       c->epoch == __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE);
 }
 
 /* core_send_next - the next thing to post; false when nothing can be posted now. */
