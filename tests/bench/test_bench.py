@@ -67,8 +67,10 @@ def total(outcome, key):
 def ops():
     for ranks in ("2", "4"):
         for op in ("sendrecv", "pingpong", "allreduce", "allgather", "alltoall"):
-            expect_clean([op, "--local", ranks, *SEED_SIZES], rows=8)
-    expect_clean(["allreduce", "--local", "3", "--chunk", "4K", *SEED_SIZES], rows=8)
+            # 1 B is no whole element or block: rounded down to 0 B, which was just run.
+            rows = 8 if op in ("sendrecv", "pingpong") else 7
+            expect_clean([op, "--local", ranks, *SEED_SIZES], rows=rows)
+    expect_clean(["allreduce", "--local", "3", "--chunk", "4K", *SEED_SIZES], rows=7)
     expect_clean(["sendrecv", "--local", "1", *SEED_SIZES], rows=8)
 
 
@@ -119,7 +121,7 @@ def shapes():
 def abi():
     for version in ("8", "9", "10", "11", "12"):
         outcome = expect_clean(["alltoall", "--local", "2", "--abi", version, "--group", "4",
-                                *SEED_SIZES], rows=8)
+                                *SEED_SIZES], rows=7)
         want(outcome.report["plugin"]["abi"] == int(version), "another ABI", outcome)
     outcome = expect_clean(["sendrecv", "--local", "2", "-b", "1K"])
     want(outcome.report["plugin"]["abi"] == 12, "not the newest ABI", outcome)

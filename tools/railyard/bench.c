@@ -164,7 +164,7 @@ static int run_size(struct bench_run *run, struct bench_report *report, uint64_t
 	const struct bench_plan *plan = run->plan;
 	int rc = 0;
 
-	engine_start_size(run, run->op->round(run, size));
+	engine_start_size(run, size);
 	meter_start(&run->meter, bench_now_ns(), 0, -1);
 	if (plan->warmup) {
 		rc = engine_run(run, plan->warmup);
@@ -189,7 +189,11 @@ static int run_sizes(struct bench_run *run, struct bench_report *report)
 
 	rc = rc ? rc : comm_open(run);
 	while (!rc) {
-		rc = run_size(run, report, size);
+		uint64_t rounded = run->op->round(run, size);
+
+		if (!report_has(report, rounded)) {
+			rc = run_size(run, report, rounded);
+		}
 		size = bench_plan_next_size(run->plan, size);
 		if (!size) {
 			break;

@@ -225,7 +225,6 @@ static int show_blocks(struct bench_report *report, struct bench_run *run, void 
 	fflush(stdout);
 	report->faults += row.wrong + row.bad_sizes + row.overruns + row.canaries;
 	report->busbw_sum += row.busbw;
-	report->rows++;
 	return 0;
 }
 
@@ -262,9 +261,16 @@ int report_size(struct bench_report *report, struct bench_run *run)
 		report->faults += meter->stat.wrong + meter->stat.bad_sizes +
 				  meter->stat.overruns + meter->stat.canaries;
 	}
+	report->rows++;
+	report->last_size = run->size;
 	free_blocks(run, blocks, lengths);
 	free(mine);
 	return rc;
+}
+
+bool report_has(const struct bench_report *report, uint64_t size)
+{
+	return report->rows && report->last_size == size;
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

@@ -25,10 +25,14 @@ struct bench_report {
 	uint64_t faults;		/* wrong, bad sizes, overruns, canaries of all rows */
 	double busbw_sum;
 	unsigned rows;
+	uint64_t last_size;		/* valid when rows > 0 */
 };
 
 /* Exchanges who uses what, prints the head. Fails when ranks have opened different plugins. */
 int report_start(struct bench_report *report, struct bench_run *run);
+
+/* Is @size, rounded to what the operation can do, the one just reported? */
+bool report_has(const struct bench_report *report, uint64_t size);
 
 /* Joins what run->meter holds; prints a row. */
 int report_size(struct bench_report *report, struct bench_run *run);
