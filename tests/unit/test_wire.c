@@ -247,7 +247,7 @@ Test(wire, random_bytes_are_decoded_to_sound_values_or_refused)
 	uint64_t seed = 20240701;
 	unsigned accepted = 0;
 
-	for (unsigned round = 0; round < 60000; round++) {
+	for (unsigned round = 0; round < 20000; round++) {
 		const struct kind *k = &kinds[round % ARRAY_SIZE(kinds)];
 		uint8_t body[2048];
 		size_t bytes = draw(&seed) % sizeof(body);
@@ -273,7 +273,7 @@ Test(wire, random_bytes_are_decoded_to_sound_values_or_refused)
 				     sizeof(got.refuse.reason));
 		}
 	}
-	cr_assert_gt(accepted, 1000, "the fuzz hardly ever got past the first check");
+	cr_assert_gt(accepted, 500, "the fuzz hardly ever got past the first check");
 }
 
 Test(wire, counts_out_of_range_are_refused)
