@@ -322,7 +322,8 @@ def in_script(tree, path):
     folder, name = os.path.split(path)
     return path.startswith("tests/") and any(
         name in text for other, text in tree.files.items()
-        if os.path.dirname(other) == folder and not other.endswith((".c", ".h")) and is_source(other))
+        if os.path.dirname(other) == folder and is_source(other)
+        and not other.endswith((".c", ".h")))
 
 
 def rule_orphans(tree):
