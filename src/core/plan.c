@@ -14,7 +14,7 @@
 #define NS_PER_MS 1000000ull
 
 enum {
-	PIECE_MIN = PLAN_MEASURED_BYTES, /* of late pieces */
+	PIECE_MIN = CORE_MEASURED_BYTES, /* of late pieces */
 	PIECE_MAX = 4 << 20,
 	WINDOW_MIN = 2 * PIECE_MIN,
 	WINDOW_MAX = 64 << 20,
@@ -522,8 +522,8 @@ void plan_quick(struct core_send *c)
 	if (c->cfg.lane_count == 1) {
 		c->quick_bytes = UINT32_MAX;
 	} else {
-		c->quick_bytes = c->cfg.small_bytes < PLAN_MEASURED_BYTES ? c->cfg.small_bytes :
-									     PLAN_MEASURED_BYTES - 1;
+		c->quick_bytes = c->cfg.small_bytes < CORE_MEASURED_BYTES ? c->cfg.small_bytes :
+									     CORE_MEASURED_BYTES - 1;
 		c->recheck = SMALL_RECHECK - 1;
 	}
 }

@@ -27,12 +27,10 @@ void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns);
 /* plan_lane - the lane for the next unit of m, which needs `wrs` send WRs; -1: none may take it now. */
 int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t now_ns);
 
-/* Only units of this size are measured, and only where there is a choice of lanes. */
-enum { PLAN_MEASURED_BYTES = 16384 };
-
+/* Measured are large units, and only where there is a choice of lanes. */
 static inline bool plan_measures(const struct core_send *c, uint32_t bytes)
 {
-	return bytes >= PLAN_MEASURED_BYTES && c->cfg.lane_count > 1;
+	return bytes >= CORE_MEASURED_BYTES && c->cfg.lane_count > 1;
 }
 
 /* For a unit that plan_measures(). */

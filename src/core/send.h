@@ -27,7 +27,10 @@ enum core_msg_state {
 	MSG_GROUP /* first member of a group that is posted as one unit */
 };
 
-enum { UNIT_GROUP = 0x80 };
+enum {
+	UNIT_GROUP = 0x80,
+	CORE_MEASURED_BYTES = 16384 /* smaller units are not measured */
+};
 
 /* One message, by slot. */
 struct core_msg {
@@ -278,7 +281,9 @@ static inline int core_send_equal(struct core_send *c, struct core_msg *m, uint6
 								   .piece = m->next,
 								   .slot = (uint8_t)core_slot(m->seq),
 								   .wrs = 1 });
-	core_plan_posted(c, &c->lane[l], *bytes, now_ns);
+	if (*bytes >= CORE_MEASURED_BYTES) {
+		core_plan_posted(c, &c->lane[l], *bytes, now_ns);
+	}
 	if (++m->next == m->count) {
 		c->q_head++;
 	}

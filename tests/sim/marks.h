@@ -28,6 +28,7 @@
 	X(posted_wraps, "receive WRs of a lane counted past 65536") \
 	X(pressed, "piece posted while its port was pressed") \
 	X(quick, "piece handed out the quick way") \
+	X(quick_equal, "equal piece handed out the quick way") \
 	X(recv_refused, "irecv refused, slots in use") \
 	X(recv_unlucky, "irecv refused, no lane for the announcement") \
 	X(same_tag, "group with one tag twice") \

@@ -412,8 +412,11 @@ static void post_check_port(struct world *w, uint32_t lane)
 
 static void post(struct world *w, const struct core_post *p)
 {
-	world_note(w, p->group_n != 0 ? "group" : "piece", p->lane, p->imm,
-		   (uint64_t)p->offset << 32 | p->bytes);
+	if (p->group_n != 0) { /* address, offset and bytes are not told for a group */
+		world_note(w, "group", p->lane, p->imm, p->group_n);
+	} else {
+		world_note(w, "piece", p->lane, p->imm, (uint64_t)p->offset << 32 | p->bytes);
+	}
 	if (p->lane >= w->cfg_send.lane_count || p->slot >= CORE_SLOTS || p->unit >= CORE_WR_RING) {
 		check_fail(&w->check, "core", "lane %u, slot %u, unit %u", p->lane, p->slot, p->unit);
 		return;
@@ -550,6 +553,23 @@ static void send_marks(const struct world *w, uint64_t seq, const struct world_s
 	}
 }
 
+/* Pieces of the equal plan whose lanes are ready. */
+static void post_equal(struct world *w, uint32_t slot)
+{
+	struct core_msg *m = &w->core_send.msg[slot];
+	struct core_post p = { .slot = slot, .mr_id = m->mr_id };
+	int lane;
+
+	while (!failed(w) && (lane = core_send_equal(&w->core_send, m, w->now_ns, &p.unit, &p.bytes)) >= 0) {
+		p.lane = (uint32_t)lane;
+		p.offset = (m->next - 1u) * m->piece_bytes;
+		p.addr = m->addr + p.offset;
+		p.imm = core_imm(m->seq, m->next - 1u, m->count);
+		MARK(quick_equal);
+		post(w, &p);
+	}
+}
+
 /* Open a message: the quick way where the core has one, as the plugin does. Returns its slot. */
 static uint32_t send_start(struct world *w, const struct core_cts *rec, uint64_t seq, uint32_t bytes)
 {
@@ -561,7 +581,11 @@ static uint32_t send_start(struct world *w, const struct core_cts *rec, uint64_t
 		lane = core_send_quick(&w->core_send, rec, seq, bytes, &p.unit);
 	}
 	if (lane < 0) {
-		return core_send_start(&w->core_send, rec, seq, bytes, w->now_ns);
+		core_send_start(&w->core_send, rec, seq, bytes, w->now_ns);
+		if (w->shape.quick && core_send_is_equal(&w->core_send, &w->core_send.msg[p.slot])) {
+			post_equal(w, p.slot);
+		}
+		return p.slot;
 	}
 	p.lane = (uint32_t)lane;
 	p.bytes = w->core_send.msg[p.slot].size;
@@ -908,6 +932,12 @@ static void heal(struct world *w)
 	}
 	if (!fabric_idle(&w->fabric) || core_send_deadline_ns(&w->core_send) != UINT64_MAX) {
 		check_fail(&w->check, "leak", "all is done, yet something is in flight or due");
+	}
+	for (uint32_t i = 0; i < CORE_PORTS_MAX; i++) {
+		if (w->end[0].load[i].inflight_bytes != 0) {
+			check_fail(&w->check, "leak", "port %u is told to have %" PRIu64 " bytes in flight",
+				   i, w->end[0].load[i].inflight_bytes);
+		}
 	}
 	check_end(&w->check);
 }
