@@ -500,9 +500,19 @@ static bool equal_fits(const struct core_send *c, uint32_t pieces, uint32_t byte
 	return true;
 }
 
+static uint32_t lanes_active(const struct core_send *c)
+{
+	uint32_t n = 0;
+
+	for (uint64_t left = c->active; left != 0; left &= left - 1) {
+		n++;
+	}
+	return n;
+}
+
 static void cut_late(struct core_send *c, struct core_msg *m)
 {
-	uint32_t lanes = (uint32_t)__builtin_popcountll(c->active);
+	uint32_t lanes = lanes_active(c);
 	uint64_t piece = m->size / (4 * (lanes == 0 ? 1 : lanes));
 	/* About a quarter of the window's time on a lane of average rate. */
 	uint64_t timed = c->rate_sum * c->cfg.window_us / 4000 / (lanes == 0 ? 1 : lanes);
