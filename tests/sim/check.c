@@ -128,17 +128,21 @@ void check_wr_posted(struct check *k, uint64_t seq, uint64_t addr, uint64_t offs
 		return;
 	}
 	if (offset + bytes > m->bytes) {
-		check_fail(k, "bounds", "message %" PRIu64 ": piece [%" PRIu64 ", %" PRIu64
-			   ") of %u bytes", seq, offset, offset + bytes, m->bytes);
+		check_fail(k, "bounds",
+			   "message %" PRIu64 ": piece [%" PRIu64 ", %" PRIu64 ") of %u bytes", seq,
+			   offset, offset + bytes, m->bytes);
 	}
 	if (addr != m->addr + offset) {
-		check_fail(k, "address", "message %" PRIu64 ": piece at %" PRIu64 " goes to %#" PRIx64
-			   ", not %#" PRIx64, seq, offset, addr, m->addr + offset);
+		check_fail(k, "address",
+			   "message %" PRIu64 ": piece at %" PRIu64 " goes to %#" PRIx64
+			   ", not %#" PRIx64,
+			   seq, offset, addr, m->addr + offset);
 	}
 	if (offset % CHECK_LINE != 0 ||
 	    ((offset + bytes) % CHECK_LINE != 0 && offset + bytes != m->bytes)) {
-		check_fail(k, "cut", "message %" PRIu64 ": piece [%" PRIu64 ", %" PRIu64
-			   ") cuts a line", seq, offset, offset + bytes);
+		check_fail(k, "cut",
+			   "message %" PRIu64 ": piece [%" PRIu64 ", %" PRIu64 ") cuts a line", seq,
+			   offset, offset + bytes);
 	}
 	m->wrs_posted++;
 	m->wrs_open++;
@@ -162,8 +166,9 @@ static void land_line(struct check *k, uint64_t seq, struct check_line *line, ui
 		line->fill = 0;
 	}
 	if (line->fill != start || line->no != no) {
-		check_fail(k, "twice", "message %" PRIu64 ": line %u written from byte %u on, had %u",
-			   seq, no, start, line->fill);
+		check_fail(k, "twice",
+			   "message %" PRIu64 ": line %u written from byte %u on, had %u", seq, no,
+			   start, line->fill);
 	}
 	line->fill = (start + bytes) & 0xff;
 }
@@ -184,8 +189,10 @@ void check_landed(struct check *k, uint64_t seq, uint64_t addr, uint64_t offset,
 		return;
 	}
 	if (in != offset || in + bytes > m->recv_bytes) {
-		check_fail(k, "window", "message %" PRIu64 " writes [%" PRIu64 ", +%u) of a buffer of %u"
-			   " bytes, from its offset %" PRIu64, seq, in, bytes, m->recv_bytes, offset);
+		check_fail(k, "window",
+			   "message %" PRIu64 " writes [%" PRIu64 ", +%u) of a buffer of %u"
+			   " bytes, from its offset %" PRIu64,
+			   seq, in, bytes, m->recv_bytes, offset);
 		return;
 	}
 	m->landed_bytes += bytes;
@@ -211,7 +218,8 @@ static void recv_member_done(struct check *k, struct check_msg *m, uint32_t size
 		check_fail(k, "once", "receive of message %" PRIu64 " is done twice", m->seq);
 	}
 	if (!m->matched) {
-		check_fail(k, "early", "receive of message %" PRIu64 " is done, nobody sent", m->seq);
+		check_fail(k, "early", "receive of message %" PRIu64 " is done, nobody sent",
+			   m->seq);
 		return;
 	}
 	if (size != m->bytes) {
@@ -219,7 +227,8 @@ static void recv_member_done(struct check *k, struct check_msg *m, uint32_t size
 			   m->seq, size, m->bytes);
 	}
 	if (m->landed_bytes != m->bytes || m->wrs_posted == 0) {
-		check_fail(k, "early", "receive of message %" PRIu64 " is done with %u of %u bytes here",
+		check_fail(k, "early",
+			   "receive of message %" PRIu64 " is done with %u of %u bytes here",
 			   m->seq, m->landed_bytes, m->bytes);
 	}
 	for (uint32_t l = 0; l * CHECK_LINE < m->bytes; l++) {
@@ -260,12 +269,14 @@ void check_send_done(struct check *k, uint64_t seq, uint64_t bytes)
 		return;
 	}
 	if (bytes != m->bytes) {
-		check_fail(k, "size", "send of message %" PRIu64 " says %" PRIu64 " bytes, not %u", seq,
-			   bytes, m->bytes);
+		check_fail(k, "size", "send of message %" PRIu64 " says %" PRIu64 " bytes, not %u",
+			   seq, bytes, m->bytes);
 	}
 	if (m->wrs_posted == 0 || m->posted_bytes != m->bytes || m->wrs_open != 0) {
-		check_fail(k, "early", "send of message %" PRIu64 " is done with %u of %u bytes posted and "
-			   "%u work requests open", seq, m->posted_bytes, m->bytes, m->wrs_open);
+		check_fail(k, "early",
+			   "send of message %" PRIu64 " is done with %u of %u bytes posted and "
+			   "%u work requests open",
+			   seq, m->posted_bytes, m->bytes, m->wrs_open);
 	}
 	m->send_done = true;
 	k->send_done++;
@@ -274,7 +285,9 @@ void check_send_done(struct check *k, uint64_t seq, uint64_t bytes)
 void check_end(struct check *k)
 {
 	if (k->recv_done != k->next || k->send_done != k->next || k->head != k->next) {
-		check_fail(k, "stuck", "of %" PRIu64 " messages %" PRIu64 " were received, %" PRIu64
-			   " sent, %" PRIu64 " matched", k->next, k->recv_done, k->send_done, k->head);
+		check_fail(k, "stuck",
+			   "of %" PRIu64 " messages %" PRIu64 " were received, %" PRIu64
+			   " sent, %" PRIu64 " matched",
+			   k->next, k->recv_done, k->send_done, k->head);
 	}
 }

@@ -15,10 +15,10 @@
 
 enum {
 	CHECK_LINE = 128,
-	CHECK_BUFFERS = 320,              /* receive buffers; each may be open once at a time */
+	CHECK_BUFFERS = 320, /* receive buffers; each may be open once at a time */
 	CHECK_BUFFER_BYTES = 6 << 20,
 	CHECK_LINES = CHECK_BUFFER_BYTES / CHECK_LINE,
-	CHECK_MSGS = 1024,                /* messages remembered; more than can be open */
+	CHECK_MSGS = 1024, /* messages remembered; more than can be open */
 	CHECK_GROUP_MAX = 8
 };
 
@@ -38,7 +38,7 @@ struct check_msg {
 	uint32_t n;
 	uint32_t tag;
 	uint32_t recv_bytes; /* of the buffer */
-	uint32_t bytes;      /* to be transferred, known once matched */
+	uint32_t bytes;	     /* to be transferred, known once matched */
 	uint32_t posted_bytes;
 	uint32_t landed_bytes;
 	uint32_t wrs_posted;
@@ -49,8 +49,8 @@ struct check_msg {
 struct check {
 	const char *rule; /* NULL: no breach */
 	char what[240];
-	uint64_t next;    /* sequence of the next message to be received */
-	uint64_t head;    /* first sequence of the oldest group that is not matched in full */
+	uint64_t next; /* sequence of the next message to be received */
+	uint64_t head; /* first sequence of the oldest group that is not matched in full */
 	uint64_t recv_done, send_done; /* messages */
 	uint64_t bytes;
 	uint64_t owner[CHECK_BUFFERS]; /* message sequence + 1 of the open receive, 0 = none */
@@ -77,7 +77,8 @@ uint64_t check_expect(const struct check *k, uint32_t tag);
 /* check_send_matched - the core took an isend of `bytes` as message `seq`. */
 void check_send_matched(struct check *k, uint32_t tag, uint32_t bytes, uint64_t seq);
 
-/* check_wr_posted - a data WR of message `seq`: `bytes` from `offset` to `addr` (0 bytes is legal). */
+/* check_wr_posted - a data WR of message `seq`: `bytes` from `offset` to `addr` (0 bytes is legal).
+ */
 void check_wr_posted(struct check *k, uint64_t seq, uint64_t addr, uint64_t offset, uint64_t bytes);
 
 /* check_landed - a packet of message `seq` was written to memory. */

@@ -118,7 +118,8 @@ static uint32_t weighted_seed(struct choice *c, const uint32_t *weight, uint32_t
 	return i;
 }
 
-/* The k-th index that may be chosen. Recorded as it is among all n, so that a list stays readable. */
+/* The k-th index that may be chosen. Recorded as it is among all n, so that a list stays readable.
+ */
 static uint32_t weighted_kth(const uint32_t *weight, uint32_t n, uint32_t k)
 {
 	uint32_t last = 0;

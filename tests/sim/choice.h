@@ -14,21 +14,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum choice_engine { CHOICE_SEED, CHOICE_LIST, CHOICE_ENUM, CHOICE_BYTES };
+enum choice_engine {
+	CHOICE_SEED,
+	CHOICE_LIST,
+	CHOICE_ENUM,
+	CHOICE_BYTES
+};
 
-enum { CHOICE_ENUM_MAX = 64 };
+enum {
+	CHOICE_ENUM_MAX = 64
+};
 
 struct choice {
 	enum choice_engine engine;
-	uint64_t state;         /* SEED */
-	const uint32_t *list;   /* LIST; borrowed */
-	const uint8_t *bytes;   /* BYTES; borrowed */
-	size_t count;           /* of list or bytes */
-	size_t pos;             /* answers given */
+	uint64_t state;			 /* SEED */
+	const uint32_t *list;		 /* LIST; borrowed */
+	const uint8_t *bytes;		 /* BYTES; borrowed */
+	size_t count;			 /* of list or bytes */
+	size_t pos;			 /* answers given */
 	uint32_t value[CHOICE_ENUM_MAX]; /* ENUM: answers of this run ... */
 	uint32_t bound[CHOICE_ENUM_MAX]; /* ... and how many there were */
-	uint32_t depth;         /* ENUM: questions of a run that are enumerated */
-	uint32_t *record;       /* answers given, if not NULL; borrowed */
+	uint32_t depth;			 /* ENUM: questions of a run that are enumerated */
+	uint32_t *record;		 /* answers given, if not NULL; borrowed */
 	size_t record_count;
 	size_t record_max;
 };

@@ -40,7 +40,8 @@ static void refresh(struct fabric *f, uint32_t l)
 static void queue_check(struct fabric *f, uint32_t l, const struct fabric_queue *q, const char *end)
 {
 	if (q->posted - q->polled > FABRIC_SQ) {
-		check_fail(f->check, "send-queue", "%s: more than %u WRs on lane %u", end, FABRIC_SQ, l);
+		check_fail(f->check, "send-queue", "%s: more than %u WRs on lane %u", end,
+			   FABRIC_SQ, l);
 	}
 }
 
@@ -96,7 +97,8 @@ void fabric_land(struct fabric *f, uint32_t l, uint32_t bytes)
 		uint32_t left = wr->bytes - wr->landed;
 		uint32_t part = left < bytes ? left : bytes;
 
-		check_landed(f->check, wr->seq, wr->addr + wr->landed, wr->offset + wr->landed, part);
+		check_landed(f->check, wr->seq, wr->addr + wr->landed, wr->offset + wr->landed,
+			     part);
 		wr->landed += part;
 		if (wr->landed < wr->bytes) {
 			return;
@@ -146,7 +148,8 @@ void fabric_recv(struct fabric *f, uint32_t l, uint32_t wrs)
 {
 	f->lane[l].recv_wrs += wrs;
 	if (f->lane[l].recv_wrs > CORE_RQ_WRS) {
-		check_fail(f->check, "recv-queue", "%u receive WRs on lane %u", f->lane[l].recv_wrs, l);
+		check_fail(f->check, "recv-queue", "%u receive WRs on lane %u", f->lane[l].recv_wrs,
+			   l);
 	}
 }
 
@@ -206,7 +209,8 @@ void fabric_announce_land(struct fabric *f, uint32_t l, uint32_t r, uint32_t wor
 	const struct core_cts *from = &f->staging[a->first + r];
 
 	if (memcmp(from, &a->posted[r], sizeof(*from)) != 0) {
-		check_fail(f->check, "staging", "record %u changed before it was sent", a->first + r);
+		check_fail(f->check, "staging", "record %u changed before it was sent",
+			   a->first + r);
 	}
 	words = words < FABRIC_WORDS - a->words[r] ? words : FABRIC_WORDS - a->words[r];
 	words_copy(&f->ring[a->first + r], from, a->words[r], words);

@@ -25,16 +25,16 @@ enum {
 
 /* A data WR of the sender. */
 struct fabric_wr {
-	uint64_t seq;     /* message it carries bytes of */
+	uint64_t seq; /* message it carries bytes of */
 	uint64_t addr;
 	uint64_t offset;
 	uint32_t bytes;
 	uint32_t landed;
 	uint32_t imm;
 	uint32_t unit;
-	bool has_imm;     /* it is also signaled then */
-	bool data;        /* counts as a data WR of `seq` */
-	bool sizes;       /* payload: the record below */
+	bool has_imm; /* it is also signaled then */
+	bool data;    /* counts as a data WR of `seq` */
+	bool sizes;   /* payload: the record below */
 	struct core_sizes record;
 };
 
@@ -53,7 +53,8 @@ struct fabric_cqe {
 	uint32_t bytes;
 };
 
-/* Free-running indices: posted >= landed >= acked >= ready >= polled; ready is past a signaled WR. */
+/* Free-running indices: posted >= landed >= acked >= ready >= polled; ready is past a signaled WR.
+ */
 struct fabric_queue {
 	uint32_t posted, landed, acked, ready, polled;
 };
@@ -61,8 +62,8 @@ struct fabric_queue {
 struct fabric_lane {
 	struct fabric_queue data;
 	struct fabric_queue announce;
-	uint32_t recv_wrs;                /* empty receive WRs */
-	uint32_t arrived, taken;          /* receive completions, free-running */
+	uint32_t recv_wrs;	 /* empty receive WRs */
+	uint32_t arrived, taken; /* receive completions, free-running */
 	struct fabric_wr wr[FABRIC_RING];
 	struct fabric_announce ann[FABRIC_RING];
 	struct fabric_cqe cqe[FABRIC_RING];
@@ -70,9 +71,9 @@ struct fabric_lane {
 
 /* Lanes with something to do, by kind: one bit a lane. */
 struct fabric {
-	struct check *check; /* borrowed */
+	struct check *check;	  /* borrowed */
 	struct core_cts *staging; /* at the receiver; borrowed */
-	struct core_cts *ring;    /* at the sender; borrowed */
+	struct core_cts *ring;	  /* at the sender; borrowed */
 	struct core_sizes *sizes; /* at the receiver; borrowed */
 	uint64_t can_land, can_ack, can_poll, can_take;
 	uint64_t ann_land, ann_ack, ann_poll;

@@ -9,8 +9,8 @@ uint64_t marks[MARK_COUNT];
 #define MARK_NAME(name, text) #name,
 #define MARK_TEXT(name, text) text,
 
-static const char *const names[] = { MARKS(MARK_NAME) };
-static const char *const texts[] = { MARKS(MARK_TEXT) };
+static const char *const names[] = {MARKS(MARK_NAME)};
+static const char *const texts[] = {MARKS(MARK_TEXT)};
 
 const char *mark_name(enum mark m)
 {

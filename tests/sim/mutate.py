@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Copies of the transfer core with small textual changes, and the proof that the simulator sees them.
+"""Copies of the transfer core with small textual changes, and the proof that the simulator sees
+them.
 
 A table holds entries; an entry is `name: ...`, `why: ...`, then one or more triples of
-`file: ...`, `find: ...`, `with: ...` (the find text must stand in the file exactly once; in it and in
-the replacement, \\n is a line break). `on: NAME` applies another entry of the same table first.
+`file: ...`, `find: ...`, `with: ...`. The find text must stand in the file exactly once, whatever
+white space is between its words. In both texts \\n is a line break. `on: NAME` applies another
+entry of the same table first.
 
   mutate.py copy --core DIR --table FILE --name NAME --out DIR
   mutate.py run --core DIR --table FILE --sim DIR --work DIR --cc CC --seeds N [--only NAME,...]
@@ -59,10 +61,12 @@ def entry_apply(entries, name, out):
     for file, find, replacement in entry["edits"]:
         path = os.path.join(out, file)
         text = open(path).read()
-        if text.count(find) != 1:
-            raise TableError(f"{name}: the text to change stands {text.count(find)} times in {file}, "
-                             f"not once: {find!r}: bring the table up to date")
-        open(path, "w").write(text.replace(find, replacement))
+        pattern = re.compile(r"\s+".join(re.escape(word) for word in find.split()))
+        count = len(pattern.findall(text))
+        if count != 1:
+            raise TableError(f"{name}: the text to change stands {count} times in {file}, not "
+                             f"once: {find!r}: bring the table up to date")
+        open(path, "w").write(pattern.sub(lambda match: replacement, text))
 
 
 def core_copy(core, entries, name, out):
@@ -142,7 +146,8 @@ def run(args):
     names = [n for n in entries if not args.only or n in args.only.split(",")]
     for name in names:
         name, good, text = mutant_try(args, entries, name)
-        print(f"{'ok  ' if good else 'FAIL'} {name:24} {text:12} {entries[name]['why']}", flush=True)
+        print(f"{'ok  ' if good else 'FAIL'} {name:24} {text:12} {entries[name]['why']}",
+              flush=True)
         bad += not good
     print(f"{len(names)} entries, {bad} wrong")
     return 1 if bad else 0

@@ -14,7 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHRINK_RUNS = 4000, SHRINK_EVENTS = 60000000, TRACE_LINES = 60 };
+enum {
+	SHRINK_RUNS = 4000,
+	SHRINK_EVENTS = 60000000,
+	TRACE_LINES = 60
+};
 
 static sigjmp_buf guard;
 static volatile sig_atomic_t guarded;
@@ -30,7 +34,7 @@ static void on_fault(int sig)
 
 void run_guarded(struct world *w, struct choice *choice, enum world_scope scope, FILE *trace)
 {
-	struct sigaction act = { .sa_handler = on_fault, .sa_flags = SA_NODEFER };
+	struct sigaction act = {.sa_handler = on_fault, .sa_flags = SA_NODEFER};
 
 	sigaction(SIGABRT, &act, NULL);
 	sigaction(SIGSEGV, &act, NULL);
@@ -142,10 +146,13 @@ static void print_shape(const struct world *w, FILE *out)
 	const struct world_shape *s = &w->shape;
 	const struct core_config *c = &w->cfg_send;
 
-	fprintf(out, "  %u messages, %u lanes on %u paths, %u ports here, %u there, small %u, window %u us, "
-		"up to %u bytes, groups of %u, credit %u%s%s%s\n", s->messages, c->lane_count,
-		c->path_count, c->port_count, w->cfg_recv.port_count, c->small_bytes, c->window_us,
-		s->bytes_max, s->group_max, s->credit, c->adaptive_routing ? ", adaptive routing" : "",
+	fprintf(out,
+		"  %u messages, %u lanes on %u paths, %u ports here, %u there, small %u, window %u "
+		"us, "
+		"up to %u bytes, groups of %u, credit %u%s%s%s\n",
+		s->messages, c->lane_count, c->path_count, c->port_count, w->cfg_recv.port_count,
+		c->small_bytes, c->window_us, s->bytes_max, s->group_max, s->credit,
+		c->adaptive_routing ? ", adaptive routing" : "",
 		c->split_all ? ", split on all" : "", c->observe ? ", observe" : "");
 }
 
@@ -172,7 +179,7 @@ static void report_short(struct shrink *s, FILE *out)
 
 void run_report(struct world *w, uint64_t seed, FILE *out)
 {
-	struct shrink s = { .w = w };
+	struct shrink s = {.w = w};
 	struct choice choice;
 
 	s.list = malloc(RUN_RECORD_MAX * sizeof(*s.list));

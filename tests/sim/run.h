@@ -7,7 +7,9 @@
 
 #include "world.h"
 
-enum { RUN_RECORD_MAX = 1 << 22 };
+enum {
+	RUN_RECORD_MAX = 1 << 22
+};
 
 /* run_guarded - world_run(); an assert or a fault in the core is a breach of rule "assert". */
 void run_guarded(struct world *w, struct choice *choice, enum world_scope scope, FILE *trace);

@@ -9,16 +9,19 @@
 
 #include "world.h"
 
-enum { BYTES_BIG = 1 << 20, GHOSTS_MAX = 8 };
+enum {
+	BYTES_BIG = 1 << 20,
+	GHOSTS_MAX = 8
+};
 
 static uint32_t pick(struct world *w, const uint32_t *values, uint32_t n)
 {
 	return values[choose(w->choice, n)];
 }
 
-#define PICK(w, ...) \
-	pick(w, (const uint32_t[]){ __VA_ARGS__ }, \
-	     sizeof((const uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t))
+#define PICK(w, ...)                                                                               \
+	pick(w, (const uint32_t[]){__VA_ARGS__},                                                   \
+	     sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
 
 static bool coin(struct world *w, uint32_t one_in)
 {
@@ -36,7 +39,8 @@ static void ports_draw(struct world *w)
 		end->load_kept = coin(w, 2);
 		for (uint32_t side = 0; side < 2; side++) {
 			for (uint32_t i = 0; i < CORE_PORTS_MAX; i++) {
-				end->port[side][i].mbps = known ? PICK(w, 100000, 10, 1000, 400000) : 0;
+				end->port[side][i].mbps =
+					known ? PICK(w, 100000, 10, 1000, 400000) : 0;
 			}
 		}
 	}
@@ -57,7 +61,8 @@ static void config_point(struct world *w, struct core_config *cfg, struct world_
 static void lanes_draw(struct world *w)
 {
 	struct core_config *s = &w->cfg_send, *r = &w->cfg_recv;
-	uint32_t ports = PICK(w, 1, 2, 4, 3, 2, 4, 8), remote = coin(w, 4) ? PICK(w, 1, 2, 4) : ports;
+	uint32_t ports = PICK(w, 1, 2, 4, 3, 2, 4, 8),
+		 remote = coin(w, 4) ? PICK(w, 1, 2, 4) : ports;
 	uint32_t paths = ports > remote ? ports : remote;
 	uint32_t per_path = PICK(w, 1, 1, 1, 2, 4, 8);
 
@@ -95,10 +100,10 @@ static void config_draw(struct world *w)
 static void weights_draw(struct world *w)
 {
 	static const uint32_t base[EV_COUNT] = {
-		[EV_PUMP] = 4, [EV_RECV_POST] = 8, [EV_SEND_TRY] = 12, [EV_SEND_POLL] = 8,
+		[EV_PUMP] = 4,	    [EV_RECV_POST] = 8, [EV_SEND_TRY] = 12, [EV_SEND_POLL] = 8,
 		[EV_SEND_TEST] = 8, [EV_RECV_POLL] = 8, [EV_RECV_TEST] = 8, [EV_REFILL] = 4,
-		[EV_LAND] = 16, [EV_ACK] = 8, [EV_ANN_LAND] = 12, [EV_ANN_ACK] = 4, [EV_ANN_POLL] = 4,
-		[EV_PORT] = 1, [EV_TIME] = 1,
+		[EV_LAND] = 16,	    [EV_ACK] = 8,	[EV_ANN_LAND] = 12, [EV_ANN_ACK] = 4,
+		[EV_ANN_POLL] = 4,  [EV_PORT] = 1,	[EV_TIME] = 1,
 	};
 	struct world_shape *s = &w->shape;
 
@@ -147,9 +152,9 @@ static void shape_long(struct world *w)
 static void shape_small(struct world *w)
 {
 	struct world_shape *s = &w->shape;
-	static const uint32_t events[] = { EV_PUMP, EV_RECV_POST, EV_SEND_TRY, EV_SEND_POLL,
-					   EV_SEND_TEST, EV_RECV_POLL, EV_RECV_TEST, EV_LAND,
-					   EV_ACK, EV_ANN_LAND };
+	static const uint32_t events[] = {EV_PUMP,	EV_RECV_POST, EV_SEND_TRY,  EV_SEND_POLL,
+					  EV_SEND_TEST, EV_RECV_POLL, EV_RECV_TEST, EV_LAND,
+					  EV_ACK,	EV_ANN_LAND};
 
 	memset(s, 0, sizeof(*s));
 	s->messages = 4;
@@ -264,10 +269,10 @@ static void script_member(struct world *w, struct world_script *m)
 static void script_fixed(struct world *w)
 {
 	static const struct world_script fixed[] = {
-		{ .tag = 0, .recv_bytes = 512, .send_bytes = 512, .n = 1, .index = 0 },
-		{ .tag = 0, .recv_bytes = 128, .send_bytes = 100, .n = 2, .index = 0 },
-		{ .tag = 1, .recv_bytes = 64, .send_bytes = 128, .n = 2, .index = 1 },
-		{ .tag = 1, .recv_bytes = 0, .send_bytes = 0, .n = 1, .index = 0 },
+		{.tag = 0, .recv_bytes = 512, .send_bytes = 512, .n = 1, .index = 0},
+		{.tag = 0, .recv_bytes = 128, .send_bytes = 100, .n = 2, .index = 0},
+		{.tag = 1, .recv_bytes = 64, .send_bytes = 128, .n = 2, .index = 1},
+		{.tag = 1, .recv_bytes = 0, .send_bytes = 0, .n = 1, .index = 0},
 	};
 
 	memcpy(w->script, fixed, sizeof(fixed));

@@ -15,7 +15,9 @@
 #include "marks.h"
 #include "run.h"
 
-enum { JOBS_MAX = 64 };
+enum {
+	JOBS_MAX = 64
+};
 
 struct options {
 	uint64_t seeds, base, seed;
@@ -27,7 +29,7 @@ struct options {
 /* One worker's account, in memory shared with the parent. */
 struct account {
 	uint64_t runs, steps, messages, bytes;
-	uint64_t hash;   /* sum over runs: the same whatever the number of workers */
+	uint64_t hash;	 /* sum over runs: the same whatever the number of workers */
 	uint64_t failed; /* seed */
 	bool has_failed;
 	uint64_t marks[MARK_COUNT];
@@ -114,8 +116,8 @@ static int marks_judge(const struct account *sum, const struct options *o)
 
 	for (uint32_t i = 0; i < MARK_COUNT; i++) {
 		if (!o->quiet) {
-			printf("  %-18s %12" PRIu64 "  %s\n", mark_name((enum mark)i), sum->marks[i],
-			       mark_text((enum mark)i));
+			printf("  %-18s %12" PRIu64 "  %s\n", mark_name((enum mark)i),
+			       sum->marks[i], mark_text((enum mark)i));
 		}
 		if (sum->marks[i] == 0 && !listed(o->except, mark_name((enum mark)i))) {
 			printf("never reached: %s (%s)\n", mark_name((enum mark)i),
@@ -144,7 +146,8 @@ static void fork_workers(const struct options *o, struct account *a)
 	for (uint32_t j = 0; j < o->jobs; j++) {
 		int status;
 
-		if (waitpid(pid[j], &status, 0) < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+		if (waitpid(pid[j], &status, 0) < 0 || !WIFEXITED(status) ||
+		    WEXITSTATUS(status) != 0) {
 			fprintf(stderr, "sim: worker %u died (status %#x)\n", j, (unsigned)status);
 			exit(2);
 		}
@@ -153,7 +156,7 @@ static void fork_workers(const struct options *o, struct account *a)
 
 static int many(const struct options *o)
 {
-	struct account sum = { 0 };
+	struct account sum = {0};
 	struct account *a = mmap(NULL, sizeof(*a) * o->jobs, PROT_READ | PROT_WRITE,
 				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	double start = now_s();
@@ -172,9 +175,10 @@ static int many(const struct options *o)
 	}
 	double s = now_s() - start;
 
-	printf("%" PRIu64 " seeds from %" PRIu64 ": %" PRIu64 " events, %" PRIu64 " messages, %" PRIu64
-	       " MB checked in %.1f s (%.0f seeds/s), hash %016" PRIx64 "\n", sum.runs, o->base,
-	       sum.steps, sum.messages, sum.bytes / 1000000, s, (double)sum.runs / s, sum.hash);
+	printf("%" PRIu64 " seeds from %" PRIu64 ": %" PRIu64 " events, %" PRIu64
+	       " messages, %" PRIu64 " MB checked in %.1f s (%.0f seeds/s), hash %016" PRIx64 "\n",
+	       sum.runs, o->base, sum.steps, sum.messages, sum.bytes / 1000000, s,
+	       (double)sum.runs / s, sum.hash);
 	if (sum.has_failed) {
 		if (o->quiet) {
 			printf("seed %" PRIu64 " fails\n", sum.failed);
@@ -211,7 +215,7 @@ static int one(const struct options *o)
 static int exhaustive(const struct options *o)
 {
 	struct world *w = world_create();
-	struct account sum = { 0 };
+	struct account sum = {0};
 	struct choice choice;
 	double start = now_s();
 
@@ -220,7 +224,8 @@ static int exhaustive(const struct options *o)
 		run_guarded(w, &choice, SCOPE_SMALL, NULL);
 		account_add(&sum, w);
 	} while (w->check.rule == NULL && choice_enum_next(&choice));
-	printf("all %" PRIu64 " runs with %u choices: %" PRIu64 " messages, %.1f s, hash %016" PRIx64 "\n",
+	printf("all %" PRIu64 " runs with %u choices: %" PRIu64
+	       " messages, %.1f s, hash %016" PRIx64 "\n",
 	       sum.runs, o->depth, sum.messages, now_s() - start, sum.hash);
 	if (w->check.rule == NULL) {
 		return 0;
@@ -239,11 +244,13 @@ static int usage(const char *why)
 {
 	fprintf(stderr,
 		"sim: %s\n"
-		"usage: sim --seeds N [--base S] [--jobs J] [--marks [--except NAME,...]] [--quiet]\n"
+		"usage: sim --seeds N [--base S] [--jobs J] [--marks [--except NAME,...]] "
+		"[--quiet]\n"
 		"       sim --seed S [--trace]\n"
 		"       sim --exhaustive CHOICES\n"
 		"N runs with seeds S, S+1 ...; --marks: every rare situation must have been met.\n"
-		"Exit status: 0 no rule broken, 1 a rule broken or a mark missing, 2 other trouble.\n",
+		"Exit status: 0 no rule broken, 1 a rule broken or a mark missing, 2 other "
+		"trouble.\n",
 		why);
 	return 2;
 }
@@ -254,20 +261,25 @@ static bool number(const char *text, uint64_t min, uint64_t max, uint64_t *out)
 
 	errno = 0;
 	*out = strtoull(text, &end, 0);
-	return errno == 0 && end != text && *end == '\0' && text[0] != '-' && *out >= min && *out <= max;
+	return errno == 0 && end != text && *end == '\0' && text[0] != '-' && *out >= min &&
+	       *out <= max;
 }
 
 int main(int argc, char **argv)
 {
 	static const struct option table[] = {
-		{ "seeds", required_argument, NULL, 'n' }, { "base", required_argument, NULL, 'b' },
-		{ "seed", required_argument, NULL, 's' },  { "jobs", required_argument, NULL, 'j' },
-		{ "exhaustive", required_argument, NULL, 'e' }, { "trace", no_argument, NULL, 't' },
-		{ "quiet", no_argument, NULL, 'q' },       { "marks", no_argument, NULL, 'm' },
-		{ "except", required_argument, NULL, 'x' },
-		{ NULL, 0, NULL, 0 },
+		{"seeds", required_argument, NULL, 'n'},
+		{"base", required_argument, NULL, 'b'},
+		{"seed", required_argument, NULL, 's'},
+		{"jobs", required_argument, NULL, 'j'},
+		{"exhaustive", required_argument, NULL, 'e'},
+		{"trace", no_argument, NULL, 't'},
+		{"quiet", no_argument, NULL, 'q'},
+		{"marks", no_argument, NULL, 'm'},
+		{"except", required_argument, NULL, 'x'},
+		{NULL, 0, NULL, 0},
 	};
-	struct options o = { .jobs = 1 };
+	struct options o = {.jobs = 1};
 	uint64_t value;
 	int opt;
 
@@ -275,19 +287,38 @@ int main(int argc, char **argv)
 		bool good = true;
 
 		switch (opt) {
-		case 'n': good = number(optarg, 1, UINT64_MAX, &o.seeds); break;
-		case 'b': good = number(optarg, 0, UINT64_MAX, &o.base); break;
-		case 's': good = number(optarg, 0, UINT64_MAX, &o.seed); o.one = true; break;
-		case 'j': good = number(optarg, 1, JOBS_MAX, &value); o.jobs = (uint32_t)value; break;
+		case 'n':
+			good = number(optarg, 1, UINT64_MAX, &o.seeds);
+			break;
+		case 'b':
+			good = number(optarg, 0, UINT64_MAX, &o.base);
+			break;
+		case 's':
+			good = number(optarg, 0, UINT64_MAX, &o.seed);
+			o.one = true;
+			break;
+		case 'j':
+			good = number(optarg, 1, JOBS_MAX, &value);
+			o.jobs = (uint32_t)value;
+			break;
 		case 'e':
 			good = number(optarg, 1, CHOICE_ENUM_MAX, &value);
 			o.depth = (uint32_t)value;
 			break;
-		case 't': o.trace = true; break;
-		case 'q': o.quiet = true; break;
-		case 'm': o.marks = true; break;
-		case 'x': o.except = optarg; break;
-		default: return usage("unknown option");
+		case 't':
+			o.trace = true;
+			break;
+		case 'q':
+			o.quiet = true;
+			break;
+		case 'm':
+			o.marks = true;
+			break;
+		case 'x':
+			o.except = optarg;
+			break;
+		default:
+			return usage("unknown option");
 		}
 		if (!good) {
 			return usage("a number is out of range");

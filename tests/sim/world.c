@@ -19,7 +19,8 @@ enum {
 
 void world_note(struct world *w, const char *what, uint64_t a, uint64_t b, uint64_t c)
 {
-	uint64_t x = w->hash ^ (a + 0x9e3779b97f4a7c15ull * b + (c << 17) + (uint64_t)(uint8_t)what[0]);
+	uint64_t x =
+		w->hash ^ (a + 0x9e3779b97f4a7c15ull * b + (c << 17) + (uint64_t)(uint8_t)what[0]);
 
 	x *= 0xbf58476d1ce4e5b9ull;
 	w->hash = x ^ x >> 29;
@@ -67,7 +68,8 @@ static void epoch_change(struct world_end *end)
 		for (uint32_t i = 0; i < CORE_PORTS_MAX; i++) {
 			end->told_down[side] |= end->port[side][i].down << i;
 			end->told_drain[side] |= end->port[side][i].drain << i;
-			end->maybe[side] |= (end->port[side][i].drain | end->port[side][i].down) << i;
+			end->maybe[side] |= (end->port[side][i].drain | end->port[side][i].down)
+					    << i;
 		}
 	}
 	end->epoch++;
@@ -79,10 +81,11 @@ static void announce(struct world *w, const struct core_announce *a)
 {
 	uint32_t head = a->n;
 
-	world_note(w, "announce", a->lane, a->first, (uint64_t)a->n << 2 | (uint64_t)a->signaled << 1 |
-						     (uint64_t)a->credit);
+	world_note(w, "announce", a->lane, a->first,
+		   (uint64_t)a->n << 2 | (uint64_t)a->signaled << 1 | (uint64_t)a->credit);
 	if (a->lane >= w->cfg_recv.lane_count || lane_down(&w->end[1], &w->cfg_recv, a->lane)) {
-		check_fail(&w->check, "port", "announcement on lane %u, whose port is down", a->lane);
+		check_fail(&w->check, "port", "announcement on lane %u, whose port is down",
+			   a->lane);
 		return;
 	}
 	if (a->credit) {
@@ -119,7 +122,8 @@ static bool announce_lane_free(const struct world *w)
 	for (uint32_t i = 0; i < w->cfg_recv.lane_count; i++) {
 		const struct fabric_queue *q = &w->fabric.lane[i].announce;
 
-		if (lane_clean(&w->end[1], &w->cfg_recv, i) && q->posted - q->polled + 2 <= FABRIC_SQ) {
+		if (lane_clean(&w->end[1], &w->cfg_recv, i) &&
+		    q->posted - q->polled + 2 <= FABRIC_SQ) {
 			return true;
 		}
 	}
@@ -135,7 +139,8 @@ static void recv_refused(struct world *w, int rc, uint32_t n)
 	} else if (!announce_lane_free(w)) {
 		MARK(recv_unlucky);
 	} else {
-		check_fail(&w->check, "refused", "irecv of %u refused with slots and lanes free", n);
+		check_fail(&w->check, "refused", "irecv of %u refused with slots and lanes free",
+			   n);
 	}
 }
 
@@ -168,9 +173,10 @@ static bool ev_recv_post(struct world *w)
 		r->buffer[i] = w->free_buffer[w->free_count - 1 - i];
 		tag[i] = m->tag;
 		bytes[i] = m->recv_bytes;
-		buffer[i] = (struct core_recv_buffer){ .addr = check_buffer_addr(r->buffer[i]),
-						       .size = bytes[i], .tag = tag[i],
-						       .mr_id = r->buffer[i] };
+		buffer[i] = (struct core_recv_buffer){.addr = check_buffer_addr(r->buffer[i]),
+						      .size = bytes[i],
+						      .tag = tag[i],
+						      .mr_id = r->buffer[i]};
 		if (i > 0 && tag[i] == tag[i - 1]) {
 			MARK(same_tag);
 		}
@@ -258,7 +264,8 @@ static void recv_ghost(struct world *w, uint32_t l)
 	MARK(ghost);
 	w->shape.ghosts--;
 	if (rc != -ESTALE) {
-		check_fail(&w->check, "ghost", "an immediate of message %" PRIu64 " gets %d", seq, rc);
+		check_fail(&w->check, "ghost", "an immediate of message %" PRIu64 " gets %d", seq,
+			   rc);
 	}
 }
 
@@ -274,8 +281,8 @@ static void recv_poll(struct world *w, uint32_t l, uint32_t most)
 
 		world_note(w, "imm", l, cqe.imm, cqe.bytes);
 		if (rc != 0) {
-			check_fail(&w->check, "core", "core_recv_imm(%#x, %u bytes) says %d", cqe.imm,
-				   cqe.bytes, rc);
+			check_fail(&w->check, "core", "core_recv_imm(%#x, %u bytes) says %d",
+				   cqe.imm, cqe.bytes, rc);
 		}
 	}
 	if (!w->shape.lazy_refill || w->healing) {
@@ -301,7 +308,8 @@ static void announce_land(struct world *w, uint32_t l)
 	if (w->shape.torn && !w->healing) {
 		uint32_t r = choose(w->choice, CORE_GROUP_MAX);
 
-		fabric_announce_land(&w->fabric, l, r, FABRIC_WORDS - choose(w->choice, FABRIC_WORDS));
+		fabric_announce_land(&w->fabric, l, r,
+				     FABRIC_WORDS - choose(w->choice, FABRIC_WORDS));
 	} else {
 		while (lane->announce.landed == at && !failed(w)) {
 			fabric_announce_land(&w->fabric, l, 0, FABRIC_WORDS);
@@ -401,8 +409,8 @@ static void post_check_port(struct world *w, uint32_t lane)
 			MARK(drain_avoided);
 		}
 		if (lane_drained(end, cfg, lane) && lane_clean(end, cfg, i)) {
-			check_fail(&w->check, "drain", "piece on lane %u, which is drained; %u is free",
-				   lane, i);
+			check_fail(&w->check, "drain",
+				   "piece on lane %u, which is drained; %u is free", lane, i);
 		}
 	}
 	if (end->port[0][cfg->lane[lane].port].pressure > 128) {
@@ -418,13 +426,15 @@ static void post(struct world *w, const struct core_post *p)
 		world_note(w, "piece", p->lane, p->imm, (uint64_t)p->offset << 32 | p->bytes);
 	}
 	if (p->lane >= w->cfg_send.lane_count || p->slot >= CORE_SLOTS || p->unit >= CORE_WR_RING) {
-		check_fail(&w->check, "core", "lane %u, slot %u, unit %u", p->lane, p->slot, p->unit);
+		check_fail(&w->check, "core", "lane %u, slot %u, unit %u", p->lane, p->slot,
+			   p->unit);
 		return;
 	}
 	post_check_port(w, p->lane);
 	if (++w->unit_total[p->lane] > w->credit_total[p->lane]) {
-		check_fail(&w->check, "credit", "lane %u: %" PRIu64 " immediates for %" PRIu64
-			   " receive WRs", p->lane, w->unit_total[p->lane], w->credit_total[p->lane]);
+		check_fail(&w->check, "credit",
+			   "lane %u: %" PRIu64 " immediates for %" PRIu64 " receive WRs", p->lane,
+			   w->unit_total[p->lane], w->credit_total[p->lane]);
 	}
 	if (p->group_n != 0) {
 		post_group(w, p);
@@ -527,8 +537,9 @@ static void send_refused(struct world *w, int rc, uint32_t tag)
 	} else if (!send_slot_free(w, want)) {
 		MARK(send_slot_busy);
 	} else {
-		check_fail(&w->check, "refused", "isend with tag %u refused, message %" PRIu64
-			   " waits for it", tag, want);
+		check_fail(&w->check, "refused",
+			   "isend with tag %u refused, message %" PRIu64 " waits for it", tag,
+			   want);
 	}
 }
 
@@ -557,10 +568,11 @@ static void send_marks(const struct world *w, uint64_t seq, const struct world_s
 static void post_equal(struct world *w, uint32_t slot)
 {
 	struct core_msg *m = &w->core_send.msg[slot];
-	struct core_post p = { .slot = slot, .mr_id = m->mr_id };
+	struct core_post p = {.slot = slot, .mr_id = m->mr_id};
 	int lane;
 
-	while (!failed(w) && (lane = core_send_equal(&w->core_send, m, w->now_ns, &p.unit, &p.bytes)) >= 0) {
+	while (!failed(w) &&
+	       (lane = core_send_equal(&w->core_send, m, w->now_ns, &p.unit, &p.bytes)) >= 0) {
 		p.lane = (uint32_t)lane;
 		p.offset = (m->next - 1u) * m->piece_bytes;
 		p.addr = m->addr + p.offset;
@@ -571,9 +583,10 @@ static void post_equal(struct world *w, uint32_t slot)
 }
 
 /* Open a message: the quick way where the core has one, as the plugin does. Returns its slot. */
-static uint32_t send_start(struct world *w, const struct core_cts *rec, uint64_t seq, uint32_t bytes)
+static uint32_t send_start(struct world *w, const struct core_cts *rec, uint64_t seq,
+			   uint32_t bytes)
 {
-	struct core_post p = { .slot = core_slot(seq), .addr = rec->addr, .mr_id = rec->mr_id };
+	struct core_post p = {.slot = core_slot(seq), .addr = rec->addr, .mr_id = rec->mr_id};
 	int lane = -1;
 
 	w->seq_of_slot[p.slot] = seq;
@@ -582,7 +595,8 @@ static uint32_t send_start(struct world *w, const struct core_cts *rec, uint64_t
 	}
 	if (lane < 0) {
 		core_send_start(&w->core_send, rec, seq, bytes, w->now_ns);
-		if (w->shape.quick && core_send_is_equal(&w->core_send, &w->core_send.msg[p.slot])) {
+		if (w->shape.quick &&
+		    core_send_is_equal(&w->core_send, &w->core_send.msg[p.slot])) {
 			post_equal(w, p.slot);
 		}
 		return p.slot;
@@ -633,7 +647,7 @@ static bool send_try(struct world *w, uint32_t tag)
 	if (slot != seq % CORE_SLOTS || w->tag_next[tag] != seq) {
 		check_fail(&w->check, "slot", "message %" PRIu64 " in slot %u", seq, slot);
 	}
-	w->send[w->send_count++] = (struct world_send){ .seq = seq, .slot = slot };
+	w->send[w->send_count++] = (struct world_send){.seq = seq, .slot = slot};
 	w->tag_next[tag]++;
 	send_marks(w, seq, m);
 	if (!w->shape.lazy_pump || w->healing) {
@@ -776,7 +790,7 @@ static void enabled(struct world *w, uint32_t *weight)
 static void step(struct world *w)
 {
 	struct fabric *f = &w->fabric;
-	uint32_t weight[EV_COUNT];
+	uint32_t weight[EV_COUNT], lane;
 
 	enabled(w, weight);
 	switch ((enum world_event)choose_weighted(w->choice, weight, EV_COUNT)) {
@@ -787,13 +801,15 @@ static void step(struct world *w)
 		ev_send_try(w);
 		break;
 	case EV_SEND_POLL:
-		send_poll(w, lane_pick(w, poll_lanes(w)), 1 + choose(w->choice, 8));
+		lane = lane_pick(w, poll_lanes(w)); /* arguments have no order of evaluation */
+		send_poll(w, lane, 1 + choose(w->choice, 8));
 		break;
 	case EV_SEND_TEST:
 		send_test(w, choose(w->choice, w->send_count));
 		break;
 	case EV_RECV_POLL:
-		recv_poll(w, lane_pick(w, f->can_take), 1 + choose(w->choice, 8));
+		lane = lane_pick(w, f->can_take);
+		recv_poll(w, lane, 1 + choose(w->choice, 8));
 		break;
 	case EV_RECV_TEST:
 		recv_test(w, choose(w->choice, w->recv_count));
@@ -935,8 +951,9 @@ static void heal(struct world *w)
 	}
 	for (uint32_t i = 0; i < CORE_PORTS_MAX; i++) {
 		if (w->end[0].load[i].inflight_bytes != 0) {
-			check_fail(&w->check, "leak", "port %u is told to have %" PRIu64 " bytes in flight",
-				   i, w->end[0].load[i].inflight_bytes);
+			check_fail(&w->check, "leak",
+				   "port %u is told to have %" PRIu64 " bytes in flight", i,
+				   w->end[0].load[i].inflight_bytes);
 		}
 	}
 	check_end(&w->check);
@@ -952,7 +969,8 @@ static void lap(struct world *w)
 	w->shape.send_open_max = LAP;
 	for (uint32_t i = 0; i < LAP && !failed(w); i++) {
 		if (!ev_recv_post(w)) {
-			check_fail(&w->check, "leak", "irecv %u of %u refused on an idle comm", i, LAP);
+			check_fail(&w->check, "leak", "irecv %u of %u refused on an idle comm", i,
+				   LAP);
 		}
 		if (i % 8 == 0) {
 			wire_drain(w);

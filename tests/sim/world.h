@@ -20,21 +20,21 @@
 
 /* Events. 0 is the one that a shortened run falls back to. */
 enum world_event {
-	EV_PUMP,       /* sender: hand out pieces */
-	EV_RECV_POST,  /* receiver: irecv */
-	EV_SEND_TRY,   /* sender: isend */
-	EV_SEND_POLL,  /* sender: take completions of a lane */
+	EV_PUMP,      /* sender: hand out pieces */
+	EV_RECV_POST, /* receiver: irecv */
+	EV_SEND_TRY,  /* sender: isend */
+	EV_SEND_POLL, /* sender: take completions of a lane */
 	EV_SEND_TEST,
-	EV_RECV_POLL,  /* receiver: take completions of a lane */
+	EV_RECV_POLL, /* receiver: take completions of a lane */
 	EV_RECV_TEST,
-	EV_REFILL,     /* receiver: post receive WRs, tell credits */
-	EV_LAND,       /* a packet of data */
+	EV_REFILL, /* receiver: post receive WRs, tell credits */
+	EV_LAND,   /* a packet of data */
 	EV_ACK,
-	EV_ANN_LAND,   /* words of an announcement */
+	EV_ANN_LAND, /* words of an announcement */
 	EV_ANN_ACK,
-	EV_ANN_POLL,   /* receiver: completion of an announcement */
-	EV_PORT,       /* a port's word changes */
-	EV_TIME,       /* time jumps */
+	EV_ANN_POLL, /* receiver: completion of an announcement */
+	EV_PORT,     /* a port's word changes */
+	EV_TIME,     /* time jumps */
 	EV_COUNT
 };
 
@@ -43,7 +43,10 @@ enum world_scope {
 	SCOPE_SMALL   /* fixed small comm, only events from the choices */
 };
 
-enum { WORLD_TAGS = 9, WORLD_GROUPS = 256 };
+enum {
+	WORLD_TAGS = 9,
+	WORLD_GROUPS = 256
+};
 
 /* What the adversary draws once per run: which faults at all, and how much of each. */
 struct world_shape {
@@ -56,12 +59,12 @@ struct world_shape {
 	uint32_t packet;
 	uint32_t recv_open_max; /* messages */
 	uint32_t send_open_max;
-	uint32_t credit;        /* receive WRs at the start */
-	uint32_t ghosts;        /* immediates of another slot generation that may arrive */
-	bool torn;              /* announcements land in parts */
+	uint32_t credit; /* receive WRs at the start */
+	uint32_t ghosts; /* immediates of another slot generation that may arrive */
+	bool torn;	 /* announcements land in parts */
 	bool lazy_pump, lazy_refill;
-	bool skip_completions;  /* one completion may stand for several */
-	bool quick;             /* the sender tries core_send_quick() first */
+	bool skip_completions; /* one completion may stand for several */
+	bool quick;	       /* the sender tries core_send_quick() first */
 	bool fixed_sizes;
 	uint32_t weight[EV_COUNT];
 	uint32_t lane_weight[CORE_LANES_MAX];
@@ -86,18 +89,20 @@ struct world_recv {
 
 struct world_end {
 	struct core_port port[2][CORE_PORTS_MAX]; /* [0] local, [1] remote, as this end sees them */
-	uint32_t told_down[2], told_drain[2];     /* all the time since the epoch last changed */
-	uint32_t maybe[2];                        /* down or drained at some time since */
+	uint32_t told_down[2], told_drain[2];	  /* all the time since the epoch last changed */
+	uint32_t maybe[2];			  /* down or drained at some time since */
 	uint32_t epoch;
 	struct core_load load[CORE_PORTS_MAX];
 	bool load_kept;
 };
 
-enum { SCRIPT_RING = 4096 };
+enum {
+	SCRIPT_RING = 4096
+};
 
 struct world {
 	struct choice *choice; /* borrowed */
-	FILE *trace;           /* NULL: silent */
+	FILE *trace;	       /* NULL: silent */
 	uint64_t hash;
 	uint64_t now_ns;
 	uint64_t steps;

@@ -19,11 +19,11 @@ static uint32_t slot;
 /* A comm of `lanes` lanes on two ports (one port if there is one lane). */
 static void begin_ar(uint32_t lanes, bool adaptive)
 {
-	struct core_config cfg = { .lane_count = lanes,
-				   .port_count = lanes > 1 ? 2 : 1,
-				   .path_count = lanes > 1 ? 2 : 1,
-				   .adaptive_routing = adaptive,
-				   .signal_epoch = &epoch };
+	struct core_config cfg = {.lane_count = lanes,
+				  .port_count = lanes > 1 ? 2 : 1,
+				  .path_count = lanes > 1 ? 2 : 1,
+				  .adaptive_routing = adaptive,
+				  .signal_epoch = &epoch};
 
 	memset(ports, 0, sizeof(ports));
 	memset(staging, 0, sizeof(staging));
@@ -51,8 +51,8 @@ static int post(uint32_t n, uint32_t size)
 	struct core_recv_buffer b[CORE_GROUP_MAX];
 
 	for (uint32_t i = 0; i < n; i++) {
-		b[i] = (struct core_recv_buffer){ .addr = 0x1000 * (i + 1), .size = size, .tag = 40 + i,
-						  .mr_id = 7 };
+		b[i] = (struct core_recv_buffer){
+			.addr = 0x1000 * (i + 1), .size = size, .tag = 40 + i, .mr_id = 7};
 	}
 	return core_recv_post(&r, n, b, &slot, &ann);
 }
@@ -162,7 +162,7 @@ Test(recv_imm, of_no_bytes_completes_too)
 
 Test(recv_imm, takes_pieces_in_any_order)
 {
-	static const uint32_t order[] = { 2, 0, 3, 1 };
+	static const uint32_t order[] = {2, 0, 3, 1};
 
 	begin(2);
 	post(1, 500);
@@ -259,7 +259,8 @@ Test(recv_group, is_completed_by_one_immediate)
 	begin(1);
 	post(3, 500);
 	sizes_tell(0, 3, 20);
-	cr_assert_eq(core_recv_imm(&r, 0, core_imm(0, CORE_IMM_GROUP, 3), sizeof(struct core_sizes)), 0);
+	cr_assert_eq(
+		core_recv_imm(&r, 0, core_imm(0, CORE_IMM_GROUP, 3), sizeof(struct core_sizes)), 0);
 	cr_assert(core_recv_done(&r, slot));
 	for (uint32_t i = 0; i < 3; i++) {
 		cr_assert_eq(core_recv_size(&r, slot, i), 20 + i);
@@ -437,8 +438,10 @@ Test(recv_credit, of_later_lanes_is_in_a_record_of_their_own)
 
 Test(recv_init, refuses_counts_out_of_bounds)
 {
-	struct core_config cfg = { .lane_count = CORE_LANES_MAX + 1, .port_count = 1, .path_count = 1,
-				   .signal_epoch = &epoch };
+	struct core_config cfg = {.lane_count = CORE_LANES_MAX + 1,
+				  .port_count = 1,
+				  .path_count = 1,
+				  .signal_epoch = &epoch};
 
 	cr_assert_eq(core_recv_init(&r, &cfg, staging, sizes), -EINVAL);
 	cfg.lane_count = 0;

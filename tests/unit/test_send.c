@@ -8,7 +8,10 @@
 
 #include "core/send.h"
 
-enum { SMALL = 1024, CREDIT = CORE_RQ_WRS };
+enum {
+	SMALL = 1024,
+	CREDIT = CORE_RQ_WRS
+};
 
 static struct core_send s;
 static struct core_cts ring[CORE_RING_RECORDS];
@@ -59,7 +62,8 @@ static void begin(uint32_t paths)
 }
 
 /* The peer announces member `index` of a group of `n`. */
-static struct core_cts *announce(uint64_t seq, uint32_t n, uint32_t index, uint32_t tag, uint32_t size)
+static struct core_cts *announce(uint64_t seq, uint32_t n, uint32_t index, uint32_t tag,
+				 uint32_t size)
 {
 	struct core_cts *rec = &ring[core_slot(seq)];
 
@@ -592,7 +596,8 @@ Test(send_complete, of_all_pieces_makes_the_message_done)
 	}
 	for (uint32_t i = 0; i < 4; i++) {
 		cr_assert_not(core_send_done(&s, slot));
-		cr_assert_eq(core_send_complete(&s, posts[3 - i].lane, 1, posts[3 - i].unit, now), 0);
+		cr_assert_eq(core_send_complete(&s, posts[3 - i].lane, 1, posts[3 - i].unit, now),
+			     0);
 	}
 	cr_assert(core_send_done(&s, slot));
 }
@@ -805,7 +810,7 @@ static void wire_message(struct wire *w, uint64_t seq, uint32_t size)
 
 Test(send_plan, gives_a_slow_lane_its_share_only)
 {
-	struct wire w = { .ns_per_12_bytes = { 1, 4 } };
+	struct wire w = {.ns_per_12_bytes = {1, 4}};
 
 	begin(2);
 	for (uint64_t seq = 0; seq < 300; seq++) {
@@ -822,7 +827,7 @@ Test(send_plan, gives_a_slow_lane_its_share_only)
 
 Test(send_plan, gives_equal_lanes_equal_shares)
 {
-	struct wire w = { .ns_per_12_bytes = { 2, 2 } };
+	struct wire w = {.ns_per_12_bytes = {2, 2}};
 
 	begin(2);
 	for (uint64_t seq = 0; seq < 300; seq++) {
