@@ -13,6 +13,9 @@ enum {
 	LANE_RECHECK = 16                /* irecvs between looks for a less loaded lane */
 };
 
+/* Else a peer without credits could wait for a record that is not due yet. */
+_Static_assert(CREDIT_LAG + CORE_RQ_BATCH <= CORE_RQ_WRS, "a used-up queue makes a record due");
+
 int core_recv_init(struct core_recv *c, const struct core_config *cfg, struct core_cts *staging,
 		   const struct core_sizes *sizes)
 {
@@ -354,10 +357,12 @@ bool core_recv_credit(struct core_recv *c, struct core_announce *out)
 		l++;
 	}
 	if (l == c->cfg.lane_count) {
+		c->credit_waits = false; /* an irecv has told it meanwhile */
 		return false;
 	}
 	int carrier = announce_lane(c, false);
 
+	c->credit_waits = carrier < 0;
 	if (carrier < 0) {
 		return false;
 	}

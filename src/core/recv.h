@@ -59,6 +59,7 @@ struct core_recv {
 	uint8_t cts_lane;
 	bool model_old;
 	bool credit_busy;      /* a credit record is on its way */
+	bool credit_waits;     /* one is due, but no lane could carry it: ask again */
 	uint8_t credit_block;
 	struct core_cts model; /* pressure and counts as the next records tell them */
 	uint64_t stale_imms;   /* immediates of another slot generation, dropped */
@@ -131,7 +132,11 @@ static inline uint32_t core_recv_refill(const struct core_recv *c, uint32_t lane
 
 void core_recv_refilled(struct core_recv *c, uint32_t lane, uint32_t n);
 
-/* core_recv_credit - is a credit record due (many pieces came, no irecv told the new counts)? */
+/*
+ * core_recv_credit - is a credit record due (many pieces came, no irecv told the new counts)? To be
+ * asked after core_recv_refilled(), after a credit record was announced, and whenever a poll finds
+ * `credit_waits` set: the peer may be out of credits, so nothing else would come to ask.
+ */
 bool core_recv_credit(struct core_recv *c, struct core_announce *out);
 
 #endif

@@ -135,7 +135,8 @@ static void group_take(struct core_send *c, struct core_msg *m)
 	uint32_t n = m->group_n;
 
 	c->matched |= 1u << m->group_index;
-	if (m->plan != PLAN_ONE && !c->mixed) {
+	/* A unit counts its bytes in 32 bits. */
+	if ((m->plan != PLAN_ONE || m->size > UINT32_MAX / CORE_GROUP_MAX) && !c->mixed) {
 		group_break(c);
 	}
 	if (c->mixed) {

@@ -130,7 +130,11 @@ struct core_send {
 	struct core_lane lane[CORE_LANES_MAX]; /* [cfg.lane_count] in use */
 };
 
-/* One thing to post. For a group: `group_n` members from `slot` on, one WRITE each, then the sizes record with the immediate. */
+/*
+ * One thing to post. For a group: `group_n` members from `slot` on, one WRITE each (address and size
+ * are in msg[]; addr, mr_id, offset and bytes here are not set), then the sizes record with the
+ * immediate.
+ */
 struct core_post {
 	uint32_t lane;
 	uint32_t slot;

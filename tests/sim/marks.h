@@ -15,6 +15,7 @@
 	X(credit_block_high, "credit record about lanes past the first eight")                     \
 	X(credit_record, "credit record sent")                                                     \
 	X(credit_short, "piece waited for a receive WR")                                           \
+	X(credit_waits, "credit record due, no lane to carry it")                                  \
 	X(drain_avoided, "drained port avoided")                                                   \
 	X(empty_buffer, "receive of zero bytes")                                                   \
 	X(ghost, "immediate of another slot generation")                                           \

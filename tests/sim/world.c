@@ -224,10 +224,18 @@ static bool recv_test(struct world *w, uint32_t i)
 	return true;
 }
 
-static void refill(struct world *w)
+static void credit(struct world *w)
 {
 	struct core_announce a;
 
+	if (core_recv_credit(&w->core_recv, &a)) {
+		announce(w, &a);
+	}
+}
+
+/* Post what is due. Credits are asked for only then, as the plugin does: see recv.h. */
+static void refill(struct world *w)
+{
 	for (uint32_t l = 0; l < w->cfg_recv.lane_count; l++) {
 		uint32_t n = core_recv_refill(&w->core_recv, l);
 
@@ -241,9 +249,11 @@ static void refill(struct world *w)
 		if (w->credit_total[l] > 65536) {
 			MARK(posted_wraps);
 		}
+		credit(w);
 	}
-	if (core_recv_credit(&w->core_recv, &a)) {
-		announce(w, &a);
+	if (w->core_recv.credit_waits) {
+		MARK(credit_waits);
+		credit(w);
 	}
 }
 
@@ -292,11 +302,14 @@ static void recv_poll(struct world *w, uint32_t l, uint32_t most)
 
 static void announce_poll(struct world *w, uint32_t l)
 {
-	bool credit;
+	bool of_credit;
 
-	if (fabric_announce_poll(&w->fabric, l, &credit)) {
-		core_recv_announced(&w->core_recv, l, credit);
-		world_note(w, "announced", l, credit, 0);
+	if (fabric_announce_poll(&w->fabric, l, &of_credit)) {
+		core_recv_announced(&w->core_recv, l, of_credit);
+		world_note(w, "announced", l, of_credit, 0);
+		if (of_credit) {
+			credit(w);
+		}
 	}
 }
 
@@ -446,7 +459,7 @@ static void post(struct world *w, const struct core_post *p)
 /* Nothing more goes out although pieces wait: name the reason, as the wire shows it. */
 static void pump_marks(struct world *w)
 {
-	bool credit = true, queue = true, down = true, busy = false;
+	bool short_of_wrs = true, queue = true, down = true, busy = false;
 
 	if (w->core_send.queued_bytes == 0) {
 		return;
@@ -458,7 +471,8 @@ static void pump_marks(struct world *w)
 			continue;
 		}
 		down = false;
-		credit = credit && w->unit_total[i] + CORE_RQ_BATCH >= w->credit_total[i];
+		short_of_wrs =
+			short_of_wrs && w->unit_total[i] + CORE_RQ_BATCH >= w->credit_total[i];
 		queue = queue && q->posted - q->polled + CORE_GROUP_MAX >= FABRIC_SQ;
 		busy = busy || q->posted != q->polled;
 		if (q->posted - q->polled >= 255) {
@@ -467,7 +481,7 @@ static void pump_marks(struct world *w)
 	}
 	if (down) {
 		MARK(all_ports_down);
-	} else if (credit) {
+	} else if (short_of_wrs) {
 		MARK(credit_short);
 	} else if (queue) {
 		MARK(send_queue_full);

@@ -426,6 +426,20 @@ Test(recv_credit, has_one_record_on_its_way_at_a_time)
 	cr_assert(core_recv_credit(&r, &ann));
 }
 
+Test(recv_credit, waits_for_a_port_to_come_up)
+{
+	begin(1);
+	queue_through(0);
+	ports[0][0].down = 1;
+	epoch++;
+	cr_assert_not(core_recv_credit(&r, &ann));
+	cr_assert(r.credit_waits);
+	ports[0][0].down = 0;
+	epoch++;
+	cr_assert(core_recv_credit(&r, &ann));
+	cr_assert_not(r.credit_waits);
+}
+
 Test(recv_credit, of_later_lanes_is_in_a_record_of_their_own)
 {
 	begin(16);

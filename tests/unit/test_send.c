@@ -670,6 +670,22 @@ Test(send_group, with_a_member_that_is_cut_goes_as_pieces)
 	}
 }
 
+Test(send_group, too_large_for_one_unit_goes_as_pieces)
+{
+	begin(1);
+	for (uint32_t i = 0; i < 2; i++) {
+		announce(i, 2, i, 10 + i, 3u << 30);
+	}
+	start(10, 3u << 30);
+	start(11, 3u << 30);
+	for (uint32_t i = 0; i < 2; i++) {
+		cr_assert(next());
+		cr_assert_eq(p.group_n, 0);
+		cr_assert_eq(p.bytes, 3u << 30);
+	}
+	cr_assert_eq(s.queued_bytes, 0);
+}
+
 Test(send_split, asks_for_two_work_requests_and_one_record)
 {
 	configure(2, 1);
