@@ -19,6 +19,7 @@
 
 #include "config.h"
 #include "log.h"
+#include "pairs.h"
 #include "signals.h"
 #include "util.h"
 
@@ -213,28 +214,12 @@ static bool port_reaches_gpu(const struct port *port)
 	return (port->has_dmabuf || port->has_peermem) && !config.gdr_flush_disable;
 }
 
-static int lanes_on_port(const struct comm *c, int index)
-{
-	int n = 0;
-
-	for (int i = index; i < c->lane_count; i += c->path_count) {
-		n++;
-	}
-	return n;
-}
-
-/* Lane i is on path i % path_count, and path k is between local port k % n and remote port k % m. */
-static int lane_port(const struct comm *c, int lane)
-{
-	return lane % c->path_count % c->port_count;
-}
-
 static int cq_depth(const struct comm *c, const struct comm_port *p)
 {
 	int lanes = 0, depth;
 
-	for (int path = p->index; path < c->path_count; path += c->port_count) {
-		lanes += lanes_on_port(c, path);
+	for (int i = 0; i < c->lane_count; i++) {
+		lanes += c->lane[i].port == p->index;
 	}
 	/* Two generations of what one lane can have outstanding, and flushes. */
 	depth = 2 * lanes * (CORE_WR_RING + CORE_ANNOUNCE_SIGNALS) + FLUSH_REQUESTS;
@@ -271,7 +256,7 @@ static int setup_port(struct comm *c, struct comm_port *p, const char **what)
 	}
 	*what = "ibv_create_qp";
 	for (int i = 0; i < c->lane_count && rc == 0; i++) {
-		if (lane_port(c, i) == p->index) {
+		if (c->lane[i].port == p->index) {
 			rc = qp_make(c, p, &c->lane[i].qp);
 		}
 	}
@@ -319,6 +304,71 @@ static int jobs_done(struct comm *c)
 	return rc;
 }
 
+/* --- lanes -------------------------------------------------------------------------------- */
+
+static int address_job(struct job *job)
+{
+	struct comm_port *p = CONTAINER_OF(job, struct comm_port, job);
+
+	return port_address(p->port, &p->addr);
+}
+
+void comm_addresses_start(struct comm *c)
+{
+	jobs_start(c, address_job);
+}
+
+int comm_addresses_done(struct comm *c)
+{
+	return jobs_done(c);
+}
+
+void comm_lanes_wish(struct comm *c, int peer_ports)
+{
+	int lanes;
+
+	c->path_count = (uint8_t)(c->port_count > peer_ports ? c->port_count : peer_ports);
+	lanes = c->path_count * (int)config.ib_qps_per_connection;
+	while (lanes > CORE_LANES_MAX) {
+		lanes -= c->path_count;
+	}
+	c->lane_count = (uint8_t)lanes;
+	for (int i = 0; i < lanes; i++) {
+		c->lane[i].port = (uint8_t)(i % c->path_count % c->port_count);
+		c->lane[i].of = (uint8_t)i;
+	}
+}
+
+int comm_lanes_answer(struct comm *c, const struct wire_connect *in, const char **why)
+{
+	struct wire_port ours[CORE_PORTS_MAX];
+	struct pair pair[CORE_PORTS_MAX];
+	int paths = c->port_count > in->port_count ? c->port_count : in->port_count;
+	int turns = in->lane_count / paths;
+
+	for (int i = 0; i < c->port_count; i++) {
+		memcpy(ours[i].gid, c->port[i].addr.gid.raw, sizeof(ours[i].gid));
+		ours[i].link_layer = c->port[i].addr.link_layer;
+	}
+	int n = pairs_choose(in->port, in->port_count, ours, c->port_count, pair);
+
+	if (in->lane_count % paths != 0 || turns == 0) {
+		*why = "lane count does not fit the port counts";
+		return -EPROTO;
+	}
+	if (n == 0) {
+		*why = "one end is InfiniBand, the other Ethernet";
+		return -EPROTO;
+	}
+	c->path_count = (uint8_t)n;
+	c->lane_count = (uint8_t)(n * turns);
+	for (int i = 0; i < c->lane_count; i++) {
+		c->lane[i].port = pair[i % n].ours;
+		c->lane[i].of = (uint8_t)(i / n * paths + pair[i % n].path);
+	}
+	return 0;
+}
+
 void comm_setup_start(struct comm *c)
 {
 	uint32_t psn[CORE_LANES_MAX];
@@ -333,6 +383,7 @@ void comm_setup_start(struct comm *c)
 		c->lane[i].psn = psn[i] & PSN_MASK;
 		c->lane[i].generation = 1;
 	}
+	c->lanes_made = c->lane_count;
 	c->inline_cts = config.ib_use_inline != 0;
 	jobs_start(c, setup_job);
 }
@@ -373,6 +424,8 @@ void comm_wire(const struct comm *c, struct wire_connect *out)
 		out->lane[i].qpn = c->lane[i].qp->qp_num;
 		out->lane[i].psn = c->lane[i].psn;
 		out->lane[i].generation = c->lane[i].generation;
+		out->lane[i].port = c->lane[i].port;
+		out->lane[i].of = c->lane[i].of;
 	}
 }
 
@@ -392,8 +445,8 @@ static void core_config_make(const struct comm *c, struct core_config *cfg)
 	cfg->ar_threshold = (uint32_t)config.ib_ar_threshold;
 	cfg->signal_epoch = &signal_epoch;
 	for (int i = 0; i < c->lane_count; i++) {
-		cfg->lane[i].port = (uint8_t)lane_port(c, i);
-		cfg->lane[i].remote = (uint8_t)(i % c->path_count % c->peer_port_count);
+		cfg->lane[i].port = c->lane[i].port;
+		cfg->lane[i].remote = c->lane[i].remote;
 	}
 	for (int i = 0; i < c->port_count; i++) {
 		cfg->local[i] = &c->port[i].port->word;
@@ -404,33 +457,74 @@ static void core_config_make(const struct comm *c, struct core_config *cfg)
 	}
 }
 
+/*
+ * Sender: keep the lanes that the peer answered, in its order; those it did not want go to the end
+ * of the array, unused until they are destroyed with the rest.
+ */
+static int lanes_take(struct comm *c, const struct wire_connect *in)
+{
+	int turns = c->lane_count / c->path_count;
+	struct comm_lane kept[CORE_LANES_MAX];
+	bool used[CORE_LANES_MAX] = { false };
+	int n = 0;
+
+	if (in->lane_count > c->lane_count || in->lane_count % turns != 0) {
+		return -EPROTO;
+	}
+	for (int i = 0; i < in->lane_count; i++) {
+		int of = in->lane[i].of;
+
+		if (of >= c->lane_count || used[of]) {
+			return -EPROTO;
+		}
+		used[of] = true;
+		kept[n++] = c->lane[of];
+	}
+	for (int i = 0; i < c->lane_count; i++) {
+		if (!used[i]) {
+			kept[n++] = c->lane[i];
+		}
+	}
+	memcpy(c->lane, kept, (size_t)n * sizeof(kept[0]));
+	c->lane_count = in->lane_count;
+	c->path_count = (uint8_t)(in->lane_count / turns);
+	return 0;
+}
+
+/* Receiver: the peer's lanes in the order of ours. */
+static void lanes_match(struct comm *c, const struct wire_connect *in)
+{
+	for (int i = 0; i < c->lane_count; i++) {
+		c->peer_lane[i] = in->lane[c->lane[i].of];
+	}
+}
+
 int comm_wire_take(struct comm *c, const struct wire_connect *in, const char **why)
 {
 	struct core_config cfg;
 
-	if (in->lane_count != c->lane_count) {
-		*why = "the two ends count lanes differently";
-		return -EPROTO;
-	}
 	if (c->kind == COMM_SEND && in->recv_wrs != CORE_RQ_WRS) {
 		*why = "the peer posts another number of receive WRs (another Railyard?)";
+		return -EPROTO;
+	}
+	if (c->kind == COMM_SEND && lanes_take(c, in) != 0) {
+		*why = "the peer answered lanes that were not offered";
 		return -EPROTO;
 	}
 	c->peer_id = in->comm;
 	c->peer_ring_addr = in->ring_addr;
 	c->peer_port_count = in->port_count;
 	memcpy(c->peer_port, in->port, sizeof(c->peer_port));
-	memcpy(c->peer_lane, in->lane, sizeof(c->peer_lane));
+	if (c->kind == COMM_SEND) {
+		memcpy(c->peer_lane, in->lane, sizeof(c->peer_lane));
+	} else {
+		lanes_match(c, in);
+	}
 	for (int i = 0; i < in->port_count; i++) {
 		c->remote[i].mbps = in->port[i].mbps;
 	}
 	for (int i = 0; i < c->lane_count; i++) {
-		int k = i % c->path_count % c->peer_port_count;
-
-		if (in->port[k].link_layer != c->port[lane_port(c, i)].addr.link_layer) {
-			*why = "one end is InfiniBand, the other Ethernet";
-			return -EPROTO;
-		}
+		c->lane[i].remote = c->peer_lane[i].port;
 	}
 	core_config_make(c, &cfg);
 	return c->kind == COMM_SEND ?
@@ -513,7 +607,7 @@ static int recv_wrs_post(struct comm *c, int lane)
 
 static int attach_lane(struct comm *c, struct comm_port *p, int i)
 {
-	const struct wire_port *to = &c->peer_port[i % c->path_count % c->peer_port_count];
+	const struct wire_port *to = &c->peer_port[c->lane[i].remote];
 	struct ibv_ah_attr ah = { 0 };
 	enum ibv_mtu mtu = to->mtu < p->addr.mtu ? (enum ibv_mtu)to->mtu : p->addr.mtu;
 
@@ -544,7 +638,7 @@ static int attach_job(struct job *job)
 	int rc = 0, lane = -1;
 
 	for (int i = 0; i < c->lane_count && rc == 0; i++) {
-		if (lane_port(c, i) == p->index) {
+		if (c->lane[i].port == p->index) {
 			lane = i;
 			rc = attach_lane(c, p, i);
 		}
@@ -558,7 +652,7 @@ static int attach_job(struct job *job)
 			 "that the ports reach each other)",
 			 p->port->name,
 			 lane < 0 ? "itself" :
-				    c->peer_port[lane % c->path_count % c->peer_port_count].name,
+				    c->peer_port[c->lane[lane].remote].name,
 			 peer_name(c->peer), strerror(-rc), p->addr.gid_index);
 	}
 	return rc;
@@ -572,7 +666,7 @@ void comm_attach_start(struct comm *c)
 /* A sender's lane writes pieces with an immediate, a receiver's writes records of its staging ring. */
 static void lane_template(struct comm *c, uint32_t i)
 {
-	const struct comm_port *port = &c->port[lane_port(c, (int)i)];
+	const struct comm_port *port = &c->port[c->lane[i].port];
 	struct comm_lane *lane = &c->lane[i];
 
 	lane->wr.sg_list = &lane->sge;
@@ -584,8 +678,7 @@ static void lane_template(struct comm *c, uint32_t i)
 		lane->wr.wr_id = wr_id_make(WR_CTS, i, 0, lane->generation);
 		lane->wr.opcode = IBV_WR_RDMA_WRITE;
 		lane->wr.send_flags = c->inline_cts ? IBV_SEND_INLINE : 0;
-		lane->wr.wr.rdma.rkey =
-			c->peer_port[i % c->path_count % c->peer_port_count].ring_rkey;
+		lane->wr.wr.rdma.rkey = c->peer_port[lane->remote].ring_rkey;
 		lane->sge.lkey = port->ring_mr->lkey;
 	}
 }
@@ -643,7 +736,7 @@ void comm_destroy(struct comm *c)
 
 		nanosleep(&pause, NULL);
 	}
-	for (int i = 0; i < c->lane_count; i++) {
+	for (int i = 0; i < c->lanes_made; i++) {
 		if (c->lane[i].qp != NULL) {
 			verbs.destroy_qp(c->lane[i].qp);
 		}

@@ -64,6 +64,9 @@ struct comm_lane {
 	struct ibv_qp *qp;
 	uint32_t generation;
 	uint32_t psn;
+	uint8_t port;   /* index in comm->port */
+	uint8_t remote; /* index of the peer's port */
+	uint8_t of;     /* receiver: lane of the CONNECT that it answers */
 	/* What every WR of the lane has in common, made once at attach; the owner fills in the rest. */
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
@@ -74,7 +77,8 @@ struct comm {
 	uint8_t kind;   /* enum comm_kind */
 	uint8_t port_count;
 	uint8_t lane_count;
-	uint8_t path_count;
+	uint8_t lanes_made; /* sender: more than lane_count if the peer wanted fewer */
+	uint8_t path_count; /* lane i is on path i % path_count */
 	int error;         /* 0 or -errno: the comm has failed; sticky */
 	bool peer_closed;  /* CLOSE or BYE came: what fails now is not news */
 	uint64_t id;
@@ -148,6 +152,19 @@ int comm_create(enum comm_kind kind, struct vdevice *dev, struct comm **out);
  */
 void comm_destroy(struct comm *c);
 
+/*
+ * comm_addresses_start/done - receiver: read the addresses of our ports, on the workers; then
+ * comm_lanes_answer() pairs them with the peer's. done: as comm_setup_done().
+ */
+void comm_addresses_start(struct comm *c);
+int comm_addresses_done(struct comm *c);
+
+/* comm_lanes_wish - sender: lanes over as many paths as the wider end has ports. */
+void comm_lanes_wish(struct comm *c, int peer_ports);
+
+/* comm_lanes_answer - receiver: which of the lanes in a CONNECT to use. Returns 0; -EPROTO, *why. */
+int comm_lanes_answer(struct comm *c, const struct wire_connect *in, const char **why);
+
 /* comm_setup_start/done - make CQs, rings and queue pairs (INIT) on the devices' workers.
  * done: 1 finished, 0 not yet, -errno failed (one line logged). */
 void comm_setup_start(struct comm *c);
@@ -184,6 +201,9 @@ int connect_listen(struct vdevice *dev, void *handle, struct listen_comm **out);
 int connect_connect(struct vdevice *dev, void *handle, int traffic_class, struct comm **out);
 int connect_accept(struct listen_comm *listen, struct comm **out);
 void connect_listen_close(struct listen_comm *listen);
+/* connect_ports_tell - tell peers of changed port words; false: there is no comm. For signals_start(). */
+bool connect_ports_tell(void);
+
 /* connect_forget - abandon what was never finished; at the last finalize. */
 void connect_forget(void);
 

@@ -6,6 +6,7 @@
  *   PEER    control connection to the handle's process
  *   SETUP   queue pairs (worker)
  *           CONNECT ───────────────────────►  WAIT    (queue of the listen)
+ *                                             ADDRESS our ports (worker), paired with the peer's
  *                                             SETUP   queue pairs (worker)
  *                                             ATTACH  RTR, RTS, receive WRs (worker)
  *   ANSWER  ◄─────────────────────── ACCEPT
@@ -28,7 +29,7 @@
 #include "util.h"
 
 enum connect_stage { CONN_PEER, CONN_SETUP, CONN_ANSWER, CONN_ATTACH };
-enum accept_stage { ACC_WAIT, ACC_SETUP, ACC_ATTACH, ACC_READY };
+enum accept_stage { ACC_WAIT, ACC_ADDRESS, ACC_SETUP, ACC_ATTACH, ACC_READY };
 
 struct attempt {
 	const void *buffer; /* NCCL's handle: names the attempt, never followed */
@@ -61,27 +62,9 @@ static struct {
 	struct listen_comm *listens;
 } lists = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static int max_int(int a, int b)
-{
-	return a > b ? a : b;
-}
-
 static uint64_t deadline_ns(void)
 {
 	return now_ns() + (uint64_t)config.connect_timeout_ms * NS_PER_MS;
-}
-
-/* Paths: every port of the wider end is used. Lanes: some per path, for ECMP. */
-static void lanes_choose(struct comm *c, int peer_ports)
-{
-	int lanes;
-
-	c->path_count = (uint8_t)max_int(c->port_count, peer_ports);
-	lanes = c->path_count * (int)config.ib_qps_per_connection;
-	while (lanes > CORE_LANES_MAX) {
-		lanes -= c->path_count;
-	}
-	c->lane_count = (uint8_t)lanes;
 }
 
 static int choose(int64_t env, int config_value)
@@ -209,7 +192,7 @@ static int attempt_make(struct vdevice *dev, const void *buffer, const struct wi
 	c->adaptive_routing = config.ib_adaptive_routing == -2 ? ar : config.ib_adaptive_routing != 0;
 	c->traffic_class = (uint8_t)choose(config.ib_tc, traffic_class);
 	c->service_level = (uint8_t)choose(config.ib_sl, traffic_class);
-	lanes_choose(c, h->port_count);
+	comm_lanes_wish(c, h->port_count);
 	a->buffer = buffer;
 	a->handle = *h;
 	a->comm = c;
@@ -403,22 +386,15 @@ static int incoming_take(struct listen_comm *l, const struct incoming *in, const
 	c->peer = in->peer;
 	peer_hold(c->peer);
 	c->keys = keys_of(c->peer);
-	c->path_count = (uint8_t)max_int(c->port_count, m->port_count);
-	c->lane_count = m->lane_count;
 	c->traffic_class = m->traffic_class;
 	c->service_level = m->service_level;
 	c->adaptive_routing = m->adaptive_routing != 0;
 	if (c->keys == NULL) {
 		return -ENOMEM;
 	}
-	if (c->lane_count % c->path_count != 0) {
-		c->lane_count = 0;
-		*why = "lane count does not fit the port counts";
-		return -EPROTO;
-	}
 	c->mail_connect = *m;
 	l->deadline_ns = deadline_ns();
-	comm_setup_start(c);
+	comm_addresses_start(c);
 	return 0;
 }
 
@@ -438,8 +414,26 @@ static int accept_wait(struct listen_comm *l)
 	}
 	peer_put(in->peer);
 	free(in);
-	l->stage = ACC_SETUP;
+	l->stage = ACC_ADDRESS;
 	return rc != 0 ? rc : 1;
+}
+
+static int accept_address(struct listen_comm *l)
+{
+	const char *why = "bad CONNECT";
+	int rc = comm_addresses_done(l->comm);
+
+	if (rc != 1) {
+		return rc;
+	}
+	rc = comm_lanes_answer(l->comm, &l->comm->mail_connect, &why);
+	if (rc != 0) {
+		log_warn("accept: from %s: %s", peer_name(l->comm->peer), why);
+		return rc;
+	}
+	comm_setup_start(l->comm);
+	l->stage = ACC_SETUP;
+	return 1;
 }
 
 static int accept_setup(struct listen_comm *l)
@@ -492,6 +486,8 @@ static int accept_step(struct listen_comm *l, struct comm **out)
 	switch (l->stage) {
 	case ACC_WAIT:
 		return accept_wait(l);
+	case ACC_ADDRESS:
+		return accept_address(l);
 	case ACC_SETUP:
 		return accept_setup(l);
 	case ACC_ATTACH:
@@ -618,6 +614,39 @@ static void close_of_peer(struct comm *c, void *arg)
 		c->peer_closed = true;
 		comm_fail(c, -ECONNRESET, "the peer ended");
 	}
+}
+
+/* Tell the peer of a comm when its words of our ports are not the present ones. */
+static void ports_tell(struct comm *c, void *arg)
+{
+	struct wire_ports m = { .port_count = c->port_count };
+	bool *any = arg;
+	uint64_t words = 0;
+	uint8_t body[64];
+
+	*any = true;
+	if (!__atomic_load_n(&c->attached, __ATOMIC_ACQUIRE)) {
+		return;
+	}
+	for (int i = 0; i < c->port_count; i++) {
+		const struct core_port *word = &c->port[i].port->word;
+
+		m.down[i] = (uint8_t)((word->down ? WIRE_PORT_DOWN : 0) |
+				      (word->drain ? WIRE_PORT_DRAIN : 0));
+		words |= (uint64_t)m.down[i] << (8 * i);
+	}
+	if (words != c->told_words && peer_send(c->peer, WIRE_PORTS, c->peer_id, body,
+						wire_ports_encode(&m, body, sizeof(body))) == 0) {
+		c->told_words = words;
+	}
+}
+
+bool connect_ports_tell(void)
+{
+	bool any = false;
+
+	comm_each(ports_tell, &any);
+	return any;
 }
 
 static void on_message(struct peer *peer, uint16_t type, uint64_t target, const uint8_t *body,

@@ -54,7 +54,7 @@ static int engine_services_start(void)
 	if (rc != 0) {
 		goto err_thread;
 	}
-	rc = signals_start();
+	rc = signals_start(connect_ports_tell);
 	if (rc != 0) {
 		goto err_control;
 	}

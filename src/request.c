@@ -40,11 +40,9 @@ static __attribute__((cold, noinline)) void wc_failed(struct comm *c, const stru
 	uint32_t lane = wc->wr_id >> 8 & 0xff;
 
 	if (c->error == 0 && !c->peer_closed && lane < c->lane_count) {
-		uint32_t path = lane % c->path_count;
-
 		log_warn("lane %u, %s to %s of %s: %s (status %d, vendor error 0x%x): %s", lane,
-			 c->port[path % c->port_count].port->name,
-			 c->peer_port[path % c->peer_port_count].name, peer_name(c->peer),
+			 c->port[c->lane[lane].port].port->name,
+			 c->peer_port[c->lane[lane].remote].name, peer_name(c->peer),
 			 verbs.status_name(wc->status), (int)wc->status, wc->vendor_err,
 			 status_hint(wc->status));
 	}

@@ -19,13 +19,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm.h"
 #include "config.h"
 #include "device.h"
 #include "log.h"
 #include "railmap.h"
 #include "thread.h"
 #include "util.h"
+#include "verbs.h"
 
 enum { MAP_RETRY_NS = 1000000000, NETLINK_BYTES = 16384 };
 
@@ -50,6 +50,7 @@ static struct {
 	uint64_t map_retry_ns;
 	struct watch netlink;
 	struct timer timer;
+	bool (*on_read)(void);
 	int device_count;
 	struct device_watch device[PORTS_MAX];
 	struct port_evidence port[PORTS_MAX];
@@ -288,41 +289,8 @@ static int devices_watch(void)
 	return 0;
 }
 
-/* --- peers -------------------------------------------------------------------------------- */
-
-struct told {
-	int comms;
-};
-
-/* Tell the peer of a comm when its words of our ports are not the present ones. */
-static void comm_tell(struct comm *c, void *arg)
-{
-	struct wire_ports m = { .port_count = c->port_count };
-	struct told *told = arg;
-	uint64_t words = 0;
-	uint8_t body[64];
-
-	told->comms++;
-	if (!__atomic_load_n(&c->attached, __ATOMIC_ACQUIRE)) {
-		return;
-	}
-	for (int i = 0; i < c->port_count; i++) {
-		const struct core_port *word = &c->port[i].port->word;
-
-		m.down[i] = (uint8_t)((word->down ? WIRE_PORT_DOWN : 0) |
-				      (word->drain ? WIRE_PORT_DRAIN : 0));
-		words |= (uint64_t)m.down[i] << (8 * i);
-	}
-	if (words != c->told_words && peer_send(c->peer, WIRE_PORTS, c->peer_id, body,
-						wire_ports_encode(&m, body, sizeof(body))) == 0) {
-		c->told_words = words;
-	}
-}
-
 static uint64_t signals_tick(struct timer *t, uint64_t now)
 {
-	struct told told = { 0 };
-
 	(void)t;
 	map_check(now);
 	for (int i = 0; i < port_count(); i++) {
@@ -331,8 +299,7 @@ static uint64_t signals_tick(struct timer *t, uint64_t now)
 		}
 		port_judge(i);
 	}
-	comm_each(comm_tell, &told);
-	return told.comms > 0 ? now + (uint64_t)config.signal_poll_ms * NS_PER_MS : UINT64_MAX;
+	return signals.on_read() ? now + (uint64_t)config.signal_poll_ms * NS_PER_MS : UINT64_MAX;
 }
 
 void signals_wake(void)
@@ -354,11 +321,12 @@ static void say_sources(const char *why)
 		 railmap_has_hook(&signals.map, RAILMAP_HOOK_RX_PACKET) ? ", packet counts" : "");
 }
 
-int signals_start(void)
+int signals_start(bool (*on_read)(void))
 {
 	char why[RAILMAP_WHY_BYTES] = "";
 
 	signals.device_count = 0;
+	signals.on_read = on_read;
 	for (int i = 0; i < port_count(); i++) {
 		memset(&signals.port[i], 0, sizeof(signals.port[i]));
 		signals.port[i].row = -1;

@@ -398,6 +398,9 @@ size_t wire_connect_encode(const struct wire_connect *m, uint8_t *out, size_t by
 		put_u32(&o, l->qpn);
 		put_u32(&o, l->psn);
 		put_u32(&o, l->generation);
+		put_u8(&o, l->port);
+		put_u8(&o, l->of);
+		put_u16(&o, 0);
 	}
 	return out_done(&o);
 }
@@ -433,6 +436,12 @@ int wire_connect_decode(const uint8_t *in, size_t bytes, struct wire_connect *m)
 		l->qpn = get_u32(&i);
 		l->psn = get_u32(&i);
 		l->generation = get_u32(&i);
+		l->port = get_u8(&i);
+		l->of = get_u8(&i);
+		get_u16(&i);
+		if (l->port >= m->port_count || l->of >= CORE_LANES_MAX) {
+			return -EPROTO;
+		}
 	}
 	return in_done(&i);
 }

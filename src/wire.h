@@ -97,6 +97,8 @@ struct wire_lane {
 	uint32_t qpn;
 	uint32_t psn;
 	uint32_t generation;
+	uint8_t port; /* of the end that writes this message, below its port_count */
+	uint8_t of;   /* ACCEPT: lane of the CONNECT that this one is connected to */
 };
 
 /* CONNECT (from the sender) and ACCEPT (from the receiver). */

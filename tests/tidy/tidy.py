@@ -23,9 +23,9 @@ DOC_LINES_MAX = {"CONTRIBUTING.md": 120, "src/README.md": 200}
 LAYERS = [
     ("core", ["core/*"]),
     ("base", ["util", "log", "config", "thread", "wire"]),
-    ("world", ["verbs", "control", "signals", "railmap"]),
-    ("plugin", ["mr", "keys", "device", "comm", "connect", "request", "plugin",
-                "nccl_net"]),
+    ("world", ["verbs", "control", "railmap", "nccl_net"]),
+    ("ports", ["device", "mr", "signals", "pairs"]),
+    ("comms", ["keys", "comm", "connect", "request", "plugin"]),
     ("shim", ["nccl_shim"]),
 ]
 

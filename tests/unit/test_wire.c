@@ -128,6 +128,8 @@ static void make_connect(void *to, uint64_t seed)
 		m->lane[l].qpn = (uint32_t)draw(&seed);
 		m->lane[l].psn = (uint32_t)draw(&seed);
 		m->lane[l].generation = (uint32_t)draw(&seed);
+		m->lane[l].port = (uint8_t)(draw(&seed) % m->port_count);
+		m->lane[l].of = (uint8_t)(draw(&seed) % CORE_LANES_MAX);
 	}
 }
 
