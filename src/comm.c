@@ -663,7 +663,9 @@ void comm_attach_start(struct comm *c)
 	jobs_start(c, attach_job);
 }
 
-/* A sender's lane writes pieces with an immediate, a receiver's writes records of its staging ring. */
+/*
+ * A sender's lane writes pieces with an immediate, a receiver's writes records of its staging ring.
+ */
 static void lane_template(struct comm *c, uint32_t i)
 {
 	const struct comm_port *port = &c->port[c->lane[i].port];

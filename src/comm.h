@@ -67,7 +67,10 @@ struct comm_lane {
 	uint8_t port;   /* index in comm->port */
 	uint8_t remote; /* index of the peer's port */
 	uint8_t of;     /* receiver: lane of the CONNECT that it answers */
-	/* What every WR of the lane has in common, made once at attach; the owner fills in the rest. */
+	/*
+	 * What every WR of the lane has in common, made once at attach; the owner fills in the
+	 * rest.
+	 */
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
 };
@@ -162,7 +165,9 @@ int comm_addresses_done(struct comm *c);
 /* comm_lanes_wish - sender: lanes over as many paths as the wider end has ports. */
 void comm_lanes_wish(struct comm *c, int peer_ports);
 
-/* comm_lanes_answer - receiver: which of the lanes in a CONNECT to use. Returns 0; -EPROTO, *why. */
+/*
+ * comm_lanes_answer - receiver: which of the lanes in a CONNECT to use. Returns 0; -EPROTO, *why.
+ */
 int comm_lanes_answer(struct comm *c, const struct wire_connect *in, const char **why);
 
 /* comm_setup_start/done - make CQs, rings and queue pairs (INIT) on the devices' workers.
@@ -201,7 +206,10 @@ int connect_listen(struct vdevice *dev, void *handle, struct listen_comm **out);
 int connect_connect(struct vdevice *dev, void *handle, int traffic_class, struct comm **out);
 int connect_accept(struct listen_comm *listen, struct comm **out);
 void connect_listen_close(struct listen_comm *listen);
-/* connect_ports_tell - tell peers of changed port words; false: there is no comm. For signals_start(). */
+/*
+ * connect_ports_tell - tell peers of changed port words; false: there is no comm. For
+ * signals_start().
+ */
 bool connect_ports_tell(void);
 
 /* connect_forget - abandon what was never finished; at the last finalize. */

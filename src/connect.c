@@ -189,7 +189,8 @@ static int attempt_make(struct vdevice *dev, const void *buffer, const struct wi
 	}
 	int ar = port_at(dev->port[0])->link_layer == IBV_LINK_LAYER_INFINIBAND;
 
-	c->adaptive_routing = config.ib_adaptive_routing == -2 ? ar : config.ib_adaptive_routing != 0;
+	c->adaptive_routing =
+		config.ib_adaptive_routing == -2 ? ar : config.ib_adaptive_routing != 0;
 	c->traffic_class = (uint8_t)choose(config.ib_tc, traffic_class);
 	c->service_level = (uint8_t)choose(config.ib_sl, traffic_class);
 	comm_lanes_wish(c, h->port_count);
@@ -324,8 +325,9 @@ int connect_connect(struct vdevice *dev, void *handle, int traffic_class, struct
 
 	*out = NULL;
 	if (rc != 0) {
-		log_warn("connect: the peer's handle is not usable: %s. All ranks of a job must load "
-			 "the same plugin (NCCL_NET=Railyard makes a rank fail that does not)", why);
+		log_warn("connect: the peer's handle is not usable: %s. All ranks of a job must "
+			 "load the same plugin (NCCL_NET=Railyard makes a rank fail that does not)",
+			 why);
 		return rc;
 	}
 	if (h.port_count < 1 || h.port_count > CORE_PORTS_MAX) {

@@ -89,13 +89,15 @@ int keys_tell(struct peer *peer, struct peer_keys *k, const struct mr *mr)
 static void forget_at(struct peer *peer, void *arg)
 {
 	const struct mr *mr = arg;
-	struct peer_keys *k = __atomic_load_n((struct peer_keys **)peer_data(peer), __ATOMIC_ACQUIRE);
+	struct peer_keys *k =
+		__atomic_load_n((struct peer_keys **)peer_data(peer), __ATOMIC_ACQUIRE);
 	struct wire_keys m = { .mr_id = mr->id, .port_count = (uint8_t)mr->port_count };
 	uint32_t i = mr_index(mr->id);
 	uint64_t bit = 1ull << (i % 64);
 	uint8_t body[64];
 
-	if (k == NULL || (__atomic_fetch_and(&k->told[i / 64], ~bit, __ATOMIC_RELAXED) & bit) == 0) {
+	if (k == NULL ||
+	    (__atomic_fetch_and(&k->told[i / 64], ~bit, __ATOMIC_RELAXED) & bit) == 0) {
 		return;
 	}
 	(void)peer_send(peer, WIRE_KEYS_GONE, 0, body, wire_keys_encode(&m, body, sizeof(body)));

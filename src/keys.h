@@ -48,7 +48,10 @@ static inline bool keys_told(const struct peer_keys *k, uint32_t mr_id)
 	return __atomic_load_n(&k->told[i / 64], __ATOMIC_RELAXED) >> (i % 64) & 1;
 }
 
-/* keys_find - the peer's keys of a region, valid while a buffer of it is announced; NULL: not (yet) known. */
+/*
+ * keys_find - the peer's keys of a region, valid while a buffer of it is announced; NULL: not (yet)
+ * known.
+ */
 static inline const struct peer_key *keys_find(const struct peer_keys *k, uint32_t mr_id)
 {
 	const struct peer_key *chunk =

@@ -16,7 +16,9 @@ static bool is_ipv4(const uint8_t gid[16])
 	return memcmp(gid, mapped, sizeof(mapped)) == 0;
 }
 
-/* IPv4: the first 24 bits, as NCCL_IB_SUBNET_PREFIX_LEN has it; IPv6 and InfiniBand: the first 64. */
+/*
+ * IPv4: the first 24 bits, as NCCL_IB_SUBNET_PREFIX_LEN has it; IPv6 and InfiniBand: the first 64.
+ */
 static bool same_subnet(const struct wire_port *a, const struct wire_port *b)
 {
 	if (a->link_layer != b->link_layer || is_ipv4(a->gid) != is_ipv4(b->gid)) {
@@ -38,7 +40,10 @@ static bool is_taken(const struct pair *pairs, int count, int theirs, int ours)
 	return false;
 }
 
-/* A port of ours in the subnet of theirs, the one of the same index first; -1 if there is none left. */
+/*
+ * A port of ours in the subnet of theirs, the one of the same index first; -1 if there is none
+ * left.
+ */
 static int neighbour(const struct wire_port *their, int theirs, const struct wire_port *ours,
 		     int our_count, int wish, const struct pair *taken, int taken_count)
 {

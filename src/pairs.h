@@ -21,8 +21,9 @@ struct pair {
 };
 
 /*
- * pairs_choose - the paths to use of max(their_count, our_count) proposed ones, proposed path p being
- * on their port p % their_count. Returns their number, 1 or more; 0: no two ports can be connected.
+ * pairs_choose - the paths to use of max(their_count, our_count) proposed ones, proposed path p
+ * being on their port p % their_count. Returns their number, 1 or more; 0: no two ports can be
+ * connected.
  */
 int pairs_choose(const struct wire_port *theirs, int their_count, const struct wire_port *ours,
 		 int our_count, struct pair out[CORE_PORTS_MAX]);

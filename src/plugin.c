@@ -87,7 +87,8 @@ static int engine_start(void)
 	}
 	if (ports == 0) {
 		log_info("no usable RDMA port: NCCL takes another transport (NET_HCA filter: %s)",
-			 config.ib_hca != NULL && config.ib_hca[0] != '\0' ? config.ib_hca : "none");
+			 config.ib_hca != NULL && config.ib_hca[0] != '\0' ? config.ib_hca
+									   : "none");
 		return 0;
 	}
 	int rc = engine_services_start();

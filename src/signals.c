@@ -253,7 +253,8 @@ static void async_read(struct watch *w, uint32_t events)
 			async_port(d->ctx, 0, false, "IBV_EVENT_DEVICE_FATAL");
 			break;
 		default:
-			log_info("%s: async event %s", d->ctx->device->name, verbs.event_name(type));
+			log_info("%s: async event %s", d->ctx->device->name,
+				 verbs.event_name(type));
 			break;
 		}
 	}

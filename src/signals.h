@@ -4,8 +4,8 @@
  *
  * Sources: the rail map (if it can be believed), rtnetlink, verbs async events. The plugin thread
  * turns them into the ports' words (struct core_port) and bumps signal_epoch; whoever started the
- * signals tells the peers. Signals are hints: a word stops new pieces, nothing more. The newest evidence wins, so
- * that a stale "down" cannot outlive a link that is up.
+ * signals tells the peers. Signals are hints: a word stops new pieces, nothing more. The newest
+ * evidence wins, so that a stale "down" cannot outlive a link that is up.
  */
 #ifndef RAILYARD_SIGNALS_H
 #define RAILYARD_SIGNALS_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * util.h - the few helpers that every module shares. Nothing here allocates, logs or knows a protocol.
+ * util.h - the few helpers that every module shares. Nothing here allocates, logs or knows a
+ * protocol.
  *
  * now_ns() is the only clock of the plugin; the core never calls it (a `now` is handed in).
  */

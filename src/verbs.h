@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * verbs.h - the only door to libibverbs, which is opened at run time so that the plugin loads on hosts without it.
+ * verbs.h - the only door to libibverbs, which is opened at run time so that the plugin loads on
+ * hosts without it.
  *
  * Every call returns 0 or -errno whatever libibverbs' own convention is; outputs are set only on
  * success. `verbs` is one table: tests put a fake one in its place and let any call fail. Posting
@@ -37,14 +38,20 @@ struct verbs_ops {
 	int (*query_device)(struct ibv_context *ctx, struct ibv_device_attr *attr);
 	int (*query_ece)(struct ibv_qp *qp, struct ibv_ece *ece);
 	int (*query_gid)(struct ibv_context *ctx, uint8_t port, int index, union ibv_gid *gid);
-	/* RoCE version of a GID: 1, 2; 0 = IB; -ENOENT when this index is empty or not visible here. */
+	/*
+	 * RoCE version of a GID: 1, 2; 0 = IB; -ENOENT when this index is empty or not visible
+	 * here.
+	 */
 	int (*query_gid_version)(struct ibv_context *ctx, uint8_t port, int index);
 	int (*query_port)(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr);
 	/* Speed in Mbit/s if the library can tell (ibv_query_port_speed), else -EOPNOTSUPP. */
 	int (*query_port_speed)(struct ibv_context *ctx, uint8_t port, uint64_t *mbps);
-	int (*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd,
-			     int access, struct ibv_mr **mr);
-	/* ibv_reg_mr_iova2 where it exists (needed for IBV_ACCESS_RELAXED_ORDERING), else ibv_reg_mr. */
+	int (*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova,
+			     int fd, int access, struct ibv_mr **mr);
+	/*
+	 * ibv_reg_mr_iova2 where it exists (needed for IBV_ACCESS_RELAXED_ORDERING), else
+	 * ibv_reg_mr.
+	 */
 	int (*reg_mr)(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, int access,
 		      struct ibv_mr **mr);
 	int (*set_ece)(struct ibv_qp *qp, struct ibv_ece *ece);
