@@ -17,9 +17,8 @@ static const struct command commands[] = {
 	{"load", cmd_load, "load the kernel programs and make the rail map (root)"},
 	{"unload", cmd_unload, "remove both (root)"},
 	{"rails", cmd_rails, "show the rail map"},
-#ifdef HAVE_BENCH
 	{"bench", cmd_bench, "drive an ncclNet plugin, without NCCL or a GPU"},
-#endif
+	{"env", cmd_env, "the plugin's environment variables, and what is in force"},
 };
 
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
