@@ -389,62 +389,6 @@ static inline int announce(struct recv_comm *c, const struct core_announce *a)
 	return verbs_post_send(to->qp, &wr);
 }
 
-static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *bytes,
-		      const int *tags, const struct mr **mrs, struct request **out)
-{
-	struct core_recv_buffer buffer[CORE_GROUP_MAX];
-	struct core_announce a;
-	uint32_t slot;
-
-	if (UNLIKELY(c->base.error != 0)) {
-		return c->base.error;
-	}
-	for (int i = 0; i < n; i++) {
-		buffer[i].addr = (uintptr_t)data[i];
-		buffer[i].size = bytes[i] > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes[i];
-		buffer[i].tag = (uint32_t)tags[i];
-		buffer[i].mr_id = 0;
-		if (LIKELY(mrs[i] != NULL)) {
-			buffer[i].mr_id = mrs[i]->id;
-			if (UNLIKELY(!keys_told(c->base.keys, mrs[i]->id)) &&
-			    keys_tell(c->base.peer, c->base.keys, mrs[i]) != 0) {
-				return 0;
-			}
-		}
-	}
-	if (core_recv_post(&c->core, (uint32_t)n, buffer, &slot, &a) != 0) {
-		return 0;
-	}
-	if (UNLIKELY(announce(c, &a) != 0)) {
-		comm_fail(&c->base, -EIO, "ibv_post_send failed");
-		return -EIO;
-	}
-	struct request *r = &c->req[slot];
-
-	r->comm = &c->base;
-	r->type = REQ_RECV;
-	r->slot = (uint8_t)slot;
-	r->n = (uint8_t)n;
-	*out = r;
-	return 0;
-}
-
-int request_recv(struct recv_comm *c, int n, void **data, const size_t *bytes, const int *tags,
-		 const struct mr **mrs, struct request **out)
-{
-	*out = NULL;
-	if (UNLIKELY(n < 1 || n > CORE_GROUP_MAX)) {
-		return -EINVAL;
-	}
-	if (!owner_try(&c->base.owner)) {
-		return 0;
-	}
-	int rc = recv_owned(c, n, data, bytes, tags, mrs, out);
-
-	owner_release(&c->base.owner);
-	return rc;
-}
-
 /* Receive WRs go back in batches, one doorbell each. */
 static __attribute__((noinline)) void refill(struct recv_comm *c, uint32_t lane)
 {
@@ -526,6 +470,64 @@ static inline bool recv_poll(struct recv_comm *c, uint32_t port)
 	}
 	recv_take(c, cq, wc, n);
 	return true;
+}
+
+static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *bytes,
+		      const int *tags, const struct mr **mrs, struct request **out)
+{
+	struct core_recv_buffer buffer[CORE_GROUP_MAX];
+	struct core_announce a;
+	uint32_t slot;
+
+	if (UNLIKELY(c->base.error != 0)) {
+		return c->base.error;
+	}
+	for (int i = 0; i < n; i++) {
+		buffer[i].addr = (uintptr_t)data[i];
+		buffer[i].size = bytes[i] > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes[i];
+		buffer[i].tag = (uint32_t)tags[i];
+		buffer[i].mr_id = 0;
+		if (LIKELY(mrs[i] != NULL)) {
+			buffer[i].mr_id = mrs[i]->id;
+			if (UNLIKELY(!keys_told(c->base.keys, mrs[i]->id)) &&
+			    keys_tell(c->base.peer, c->base.keys, mrs[i]) != 0) {
+				return 0;
+			}
+		}
+	}
+	if (core_recv_post(&c->core, (uint32_t)n, buffer, &slot, &a) != 0) {
+		/* Full: with no receive open nobody would call test to take completions. */
+		(void)recv_poll(c, c->core.lane[c->core.cts_lane].port);
+		return c->base.error;
+	}
+	if (UNLIKELY(announce(c, &a) != 0)) {
+		comm_fail(&c->base, -EIO, "ibv_post_send failed");
+		return -EIO;
+	}
+	struct request *r = &c->req[slot];
+
+	r->comm = &c->base;
+	r->type = REQ_RECV;
+	r->slot = (uint8_t)slot;
+	r->n = (uint8_t)n;
+	*out = r;
+	return 0;
+}
+
+int request_recv(struct recv_comm *c, int n, void **data, const size_t *bytes, const int *tags,
+		 const struct mr **mrs, struct request **out)
+{
+	*out = NULL;
+	if (UNLIKELY(n < 1 || n > CORE_GROUP_MAX)) {
+		return -EINVAL;
+	}
+	if (!owner_try(&c->base.owner)) {
+		return 0;
+	}
+	int rc = recv_owned(c, n, data, bytes, tags, mrs, out);
+
+	owner_release(&c->base.owner);
+	return rc;
 }
 
 /* Small messages keep to one port: look there first, and stop as soon as the request is done. */
