@@ -389,19 +389,25 @@ static inline int announce(struct recv_comm *c, const struct core_announce *a)
 	return verbs_post_send(to->qp, &wr);
 }
 
-/* Receive WRs go back in batches, one doorbell each. */
-static __attribute__((noinline)) void refill(struct recv_comm *c, uint32_t lane)
+/* Tell the counts of receive WRs if the peer may run out of them. */
+static __attribute__((noinline)) void credit_tell(struct recv_comm *c)
 {
 	struct core_announce a;
 
+	if (core_recv_credit(&c->core, &a) && announce(c, &a) != 0) {
+		comm_fail(&c->base, -EIO, "ibv_post_send failed");
+	}
+}
+
+/* Receive WRs go back in batches, one doorbell each. */
+static __attribute__((noinline)) void refill(struct recv_comm *c, uint32_t lane)
+{
 	if (verbs_post_recv(c->base.lane[lane].qp, c->refill[lane]) != 0) {
 		comm_fail(&c->base, -EIO, "ibv_post_recv failed");
 		return;
 	}
 	core_recv_refilled(&c->core, lane, CORE_RQ_BATCH);
-	if (core_recv_credit(&c->core, &a) && announce(c, &a) != 0) {
-		comm_fail(&c->base, -EIO, "ibv_post_send failed");
-	}
+	credit_tell(c);
 }
 
 static void recv_imm(struct recv_comm *c, const struct ibv_wc *wc)
@@ -426,15 +432,14 @@ static void recv_imm(struct recv_comm *c, const struct ibv_wc *wc)
 static __attribute__((noinline)) void recv_other(struct recv_comm *c, const struct ibv_wc *wc)
 {
 	enum wr_kind kind = (enum wr_kind)(wc->wr_id >> 16 & 0xff);
-	struct core_announce a;
 
 	if (kind == WR_FLUSH) {
 		c->flush[wc->wr_id & 0xff].pending--;
 		return;
 	}
 	core_recv_announced(&c->core, wc->wr_id >> 8 & 0xff, kind == WR_CREDIT);
-	if (kind == WR_CREDIT && core_recv_credit(&c->core, &a) && announce(c, &a) != 0) {
-		comm_fail(&c->base, -EIO, "ibv_post_send failed");
+	if (kind == WR_CREDIT) {
+		credit_tell(c);
 	}
 }
 
@@ -545,6 +550,10 @@ static bool recv_progress(struct recv_comm *c, uint32_t slot)
 				return true;
 			}
 		}
+	}
+	/* No lane could carry it when it was due: without credits nothing else would come to ask. */
+	if (UNLIKELY(c->core.credit_waits)) {
+		credit_tell(c);
 	}
 	return false;
 }
