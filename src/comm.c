@@ -248,7 +248,7 @@ static int setup_port(struct comm *c, struct comm_port *p, const char **what)
 		return rc;
 	}
 	ring_range(c, &start, &bytes);
-	*what = "ibv_reg_mr of the ring (see ulimit -l)";
+	*what = "ibv_reg_mr of the ring";
 	rc = verbs.reg_mr(p->pd, start, bytes, (uintptr_t)start,
 			  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &p->ring_mr);
 	if (rc != 0) {
@@ -273,7 +273,13 @@ static int setup_job(struct job *job)
 	int rc = setup_port(p->comm, p, &what);
 
 	if (rc != 0) {
-		log_warn("%s: %s failed: %s", p->port->name, what, strerror(-rc));
+		char hint[256] = "";
+
+		if (rc == -ENOMEM) {
+			mr_memlock_hint(hint, sizeof(hint));
+		}
+		log_warn("%s: %s failed: %s%s%s", p->port->name, what, strerror(-rc),
+			 hint[0] != '\0' ? ": " : "", hint);
 	}
 	return rc;
 }
@@ -714,16 +720,24 @@ int comm_attach_done(struct comm *c)
 
 /* --- the end ------------------------------------------------------------------------------ */
 
+static void destroy_said(const struct comm_port *p, const char *call, int rc)
+{
+	if (rc != 0) {
+		log_warn("%s: %s failed, what it was for stays open: %s", p->port->name, call,
+			 strerror(-rc));
+	}
+}
+
 static void port_destroy(struct comm_port *p)
 {
 	if (p->flush_qp != NULL) {
-		verbs.destroy_qp(p->flush_qp);
+		destroy_said(p, "ibv_destroy_qp", verbs.destroy_qp(p->flush_qp));
 	}
 	if (p->cq != NULL) {
-		verbs.destroy_cq(p->cq);
+		destroy_said(p, "ibv_destroy_cq", verbs.destroy_cq(p->cq));
 	}
 	if (p->ring_mr != NULL) {
-		verbs.dereg_mr(p->ring_mr);
+		destroy_said(p, "ibv_dereg_mr", verbs.dereg_mr(p->ring_mr));
 	}
 	if (p->pd != NULL) {
 		port_pd_put(p->port);
@@ -740,7 +754,8 @@ void comm_destroy(struct comm *c)
 	}
 	for (int i = 0; i < c->lanes_made; i++) {
 		if (c->lane[i].qp != NULL) {
-			verbs.destroy_qp(c->lane[i].qp);
+			destroy_said(&c->port[c->lane[i].port], "ibv_destroy_qp",
+				     verbs.destroy_qp(c->lane[i].qp));
 		}
 	}
 	if (c->kind == COMM_SEND) {

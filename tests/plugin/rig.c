@@ -342,6 +342,11 @@ void rig_env(const char *name, const char *value)
 enum ry_net_result rig_start(const struct fake_config *fakes)
 {
 	fake_init(fakes);
+	return rig_restart();
+}
+
+enum ry_net_result rig_restart(void)
+{
 	verbs = fake_verbs_ops;
 	setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 	setenv("RAILYARD_BPFFS", "/nonexistent", 0);

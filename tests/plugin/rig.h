@@ -78,9 +78,13 @@ extern const struct ry_net_v11 *const rig_net;
 
 /* rig_env - set a variable and read the environment again; before rig_begin. */
 void rig_env(const char *name, const char *value);
-/* rig_begin - new devices, init. rig_start - the same, but returns what init said. */
+/*
+ * rig_begin - new devices, init. rig_start - the same, but returns what init said. rig_restart -
+ * without new devices.
+ */
 void rig_begin(const struct fake_config *config);
 enum ry_net_result rig_start(const struct fake_config *config);
+enum ry_net_result rig_restart(void);
 /* rig_stop - finalize and forget devices. rig_end - the same; no leaks, no faults, no warnings. */
 void rig_stop(void);
 void rig_end(void);
