@@ -233,7 +233,8 @@ static int stage_peer(struct attempt *a)
 	case PEER_DIALING:
 		return 0;
 	case PEER_FAILED:
-		log_warn("connect: no control connection to %s", peer_name(a->comm->peer));
+		log_warn("connect: no control connection to %s: %s", peer_name(a->comm->peer),
+			 peer_why(a->comm->peer));
 		return -ECONNREFUSED;
 	case PEER_UP:
 		break;
@@ -385,6 +386,7 @@ static int incoming_take(struct listen_comm *l, const struct incoming *in, const
 		return rc;
 	}
 	l->comm = c;
+	c->mail_connect = *m; /* first: a refusal names its comm */
 	c->peer = in->peer;
 	peer_hold(c->peer);
 	c->keys = keys_of(c->peer);
@@ -394,7 +396,6 @@ static int incoming_take(struct listen_comm *l, const struct incoming *in, const
 	if (c->keys == NULL) {
 		return -ENOMEM;
 	}
-	c->mail_connect = *m;
 	l->deadline_ns = deadline_ns();
 	comm_addresses_start(c);
 	return 0;
@@ -412,11 +413,14 @@ static int accept_wait(struct listen_comm *l)
 
 	if (rc != 0) {
 		log_warn("accept: from %s: %s", peer_name(in->peer), why);
-		refuse(in->peer, in->connect.comm, -rc, why);
+		if (l->comm == NULL) { /* else connect_accept() refuses */
+			refuse(in->peer, in->connect.comm, -rc, why);
+		}
+	} else {
+		l->stage = ACC_ADDRESS;
 	}
 	peer_put(in->peer);
 	free(in);
-	l->stage = ACC_ADDRESS;
 	return rc != 0 ? rc : 1;
 }
 
@@ -692,7 +696,7 @@ static void lose(struct comm *c, void *arg)
 	const struct lost *lost = arg;
 
 	if (c->peer == lost->peer) {
-		comm_fail(c, -ECONNRESET, "the control connection is lost");
+		comm_fail(c, -ECONNRESET, lost->why); /* the comm holds the peer, so it stays */
 	}
 }
 
