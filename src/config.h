@@ -42,7 +42,6 @@ struct config {
 	int64_t ib_tc;
 	int64_t ib_fifo_tc;
 	int64_t ib_use_inline;
-	int64_t ib_ece_enable;
 	int64_t ib_qps_per_connection;
 	int64_t ib_split_data_on_qps;
 	int64_t ib_adaptive_routing; /* -2: 1 on IB, 0 on RoCE */
@@ -50,8 +49,6 @@ struct config {
 	int64_t ib_mqp_retry_all;
 	int64_t ib_mqp_retry_cnt;
 	int64_t ib_mqp_retry_sleep_msec;
-	int64_t ib_return_async_events;
-	int64_t ib_warn_rail_local;
 	const char *ibverbs_lib;
 	int64_t gdr_flush_disable;
 	/* NCCL_*: the control plane */

@@ -48,7 +48,6 @@ Test(config, defaults)
 	cr_assert_eq(config.ib_ar_threshold, 8192);
 	cr_assert_eq(config.ib_qps_per_connection, 1);
 	cr_assert_eq(config.ib_mqp_retry_cnt, 34);
-	cr_assert_eq(config.ib_return_async_events, 1);
 	cr_assert_eq(config.mode, MODE_ON);
 	cr_assert_eq(config.small_bytes, 16384);
 	cr_assert_eq(config.window_us, 10000);
