@@ -166,8 +166,8 @@ int plugin_properties(int dev, struct ry_net_props_v12 *p)
 	const struct port *first = port_at(v->port[0]);
 
 	memset(p, 0, sizeof(*p));
-	p->railId = (int16_t)first->rail_id;
-	p->planeId = (int16_t)first->plane_id;
+	p->railId = (int16_t)v->rail_id; /* RY_NET_UNDEF is -1 there too */
+	p->planeId = (int16_t)v->plane_id;
 	p->vProps.ndevs = v->port_count;
 	for (int i = 0; i < v->port_count; i++) {
 		const struct port *port = port_at(v->port[i]);
@@ -175,12 +175,6 @@ int plugin_properties(int dev, struct ry_net_props_v12 *p)
 		p->vProps.devs[i] = v->port[i];
 		ptr &= port->has_peermem ? ~0 : ~RY_NET_PTR_CUDA;
 		ptr &= port->has_dmabuf ? ~0 : ~RY_NET_PTR_DMABUF;
-		if (port->rail_id != first->rail_id) {
-			p->railId = RY_NET_UNDEF;
-		}
-	}
-	if (v->port_count > 1) {
-		p->planeId = RY_NET_UNDEF;
 	}
 	p->name = (char *)(uintptr_t)v->name;
 	p->pciPath = first->pci_path;
