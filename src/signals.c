@@ -27,7 +27,7 @@
 #include "util.h"
 #include "verbs.h"
 
-enum { MAP_RETRY_NS = 1000000000, NETLINK_BYTES = 16384 };
+enum { MAP_RETRY_NS = 1000000000, ROWS_RETRY_NS = 1000000000, NETLINK_BYTES = 16384 };
 
 uint32_t signal_epoch;
 
@@ -47,7 +47,7 @@ struct device_watch {
 static struct {
 	struct railmap map;
 	bool has_map;
-	uint64_t map_retry_ns;
+	uint64_t map_retry_ns, rows_retry_ns;
 	struct watch netlink;
 	struct timer timer;
 	bool (*on_read)(void);
@@ -146,6 +146,10 @@ static void map_read(int i, uint64_t now)
 	struct port_evidence *e = &signals.port[i];
 	struct railmap_view view;
 
+	if (e->row < 0 && now >= signals.rows_retry_ns) { /* the port came after the map */
+		signals.rows_retry_ns = now + ROWS_RETRY_NS;
+		rows_find();
+	}
 	if (e->row < 0) {
 		return;
 	}
