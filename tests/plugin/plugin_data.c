@@ -320,7 +320,8 @@ static void listen_twice(void)
 	pair_open(&p, 0, 0);
 	second = (struct pair){.listen = p.listen, .handle = calloc(1, RY_NET_HANDLE_BYTES_MAX)};
 	memcpy(second.handle, p.handle, RY_NET_HANDLE_BYTES_MAX);
-	pair_open(&second, 0, 0);
+	while (!pair_step(&second, 0))
+		rig_pause_us(1000);
 	second.listen = NULL;
 	pair_close(&second);
 	pair_close(&p);
