@@ -49,6 +49,11 @@ static __attribute__((cold, noinline)) void wc_failed(struct comm *c, const stru
 	comm_fail(c, -EREMOTEIO, "a queue pair failed");
 }
 
+static inline int comm_poll(const struct comm *c, uint32_t port, struct ibv_wc *wc)
+{
+	return verbs_poll_cq(c->port[port].cq, POLL_BATCH, wc);
+}
+
 /* --- sending ------------------------------------------------------------------------------ */
 
 static void wr_fill(struct ibv_send_wr *wr, struct ibv_sge *sge, const struct comm_port *port,
@@ -145,22 +150,34 @@ static __attribute__((noinline)) int post_unusual(struct send_comm *c, const str
 				 post_split(c, p, port, lane->remote, id);
 }
 
+/* An empty piece has no buffer and needs no keys. */
+static __attribute__((noinline)) int post_empty(struct comm_lane *to, uint64_t id, uint64_t addr,
+						uint32_t imm)
+{
+	struct ibv_send_wr wr = to->wr;
+
+	wr.num_sge = 0;
+	wr.wr.rdma.remote_addr = addr;
+	wr.wr_id = id;
+	wr.imm_data = htobe32(imm);
+	return verbs_post_send(to->qp, &wr);
+}
+
 static inline int post_piece(struct send_comm *c, const struct request *r, uint32_t l, uint32_t unit,
 			     uint64_t addr, uint32_t offset, uint32_t bytes, uint32_t imm)
 {
-	const struct core_lane *lane = &c->core.lane[l];
 	struct comm_lane *to = &c->base.lane[l];
+	uint64_t id = wr_id_make(WR_DATA, l, unit, c->core.lane[l].generation);
 
-	to->wr.num_sge = 0;
-	if (LIKELY(bytes != 0)) {
-		to->sge.addr = r->data + offset;
-		to->sge.length = bytes;
-		to->sge.lkey = r->mr->lkey[lane->port];
-		to->wr.num_sge = 1;
-		to->wr.wr.rdma.rkey = r->key->rkey[lane->remote];
+	if (UNLIKELY(bytes == 0)) {
+		return post_empty(to, id, addr, imm);
 	}
+	to->sge.addr = r->data + offset;
+	to->sge.length = bytes;
+	to->sge.lkey = r->mr->lkey[to->port];
+	to->wr.wr.rdma.rkey = r->key->rkey[to->remote];
 	to->wr.wr.rdma.remote_addr = addr;
-	to->wr.wr_id = wr_id_make(WR_DATA, l, unit, lane->generation);
+	to->wr.wr_id = id;
 	to->wr.imm_data = htobe32(imm);
 	return verbs_post_send(to->qp, &to->wr);
 }
@@ -181,7 +198,7 @@ static int post_failed(struct send_comm *c)
 	return -EIO;
 }
 
-static int post_all(struct send_comm *c, uint64_t now)
+static __attribute__((noinline)) int post_all(struct send_comm *c, uint64_t now)
 {
 	struct core_post post;
 
@@ -194,18 +211,20 @@ static int post_all(struct send_comm *c, uint64_t now)
 }
 
 /* The pieces of an equal message, one to each lane. */
-static int post_equal(struct send_comm *c, const struct request *r, uint32_t slot, uint64_t now)
+static int post_equal(struct send_comm *c, const struct request *r, const struct core_msg *m)
 {
-	struct core_msg *m = &c->core.msg[slot];
-	uint32_t unit, bytes, offset = 0;
-	uint32_t imm = core_imm(m->seq, 0, m->count);
-	int l;
+	uint32_t imm = core_imm(m->seq, 0, m->count), size = m->size, bytes = m->piece_bytes;
+	uint64_t addr = m->addr;
+	uint32_t l = m->lane0;
 
-	while ((l = core_send_equal(&c->core, m, now, &unit, &bytes)) >= 0) {
-		if (post_piece(c, r, (uint32_t)l, unit, m->addr + offset, offset, bytes, imm) != 0) {
+	for (uint32_t offset = 0; offset < size; offset += bytes) {
+		uint32_t unit = core_lane_newest(&c->core.lane[l]);
+
+		bytes = size - offset < bytes ? size - offset : bytes;
+		if (post_piece(c, r, l, unit, addr + offset, offset, bytes, imm) != 0) {
 			return post_failed(c);
 		}
-		offset += bytes;
+		l++;
 		imm += 1u << 16;
 	}
 	return 0;
@@ -255,12 +274,13 @@ static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data,
 	}
 	if (size > c->core.cfg.small_bytes && c->core.cfg.lane_count > 1) {
 		now = now_ns();
+		if (core_send_equal(&c->core, rec, seq, size, now)) {
+			return post_equal(c, r, &c->core.msg[slot]);
+		}
 	}
 	core_send_start(&c->core, rec, seq, size, now);
-	if (core_send_is_equal(&c->core, &c->core.msg[slot]) && post_equal(c, r, slot, now) != 0) {
-		return -EIO;
-	}
-	return post_all(c, now);
+	/* A member of a group waits for the others. */
+	return c->core.q_head != c->core.q_tail ? post_all(c, now) : 0;
 }
 
 int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const struct mr *mr,
@@ -277,61 +297,58 @@ int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const s
 	return rc;
 }
 
-/* Feed a batch of completions to the core, then poll the queue empty. */
-static __attribute__((noinline)) void send_take(struct send_comm *c, struct ibv_cq *cq,
-						struct ibv_wc *wc, int n, uint64_t *now)
+/*
+ * Feed a batch of completions to the core. RC completes in order, so of a run of one lane the last
+ * speaks for the others.
+ */
+static void send_take(struct send_comm *c, const struct ibv_wc *wc, int n, uint64_t now)
 {
-	struct core_send *core = &c->core;
+	for (int i = 0; i < n; i++) {
+		uint64_t id = wc[i].wr_id;
 
-	while (n > 0) {
-		if (*now == 0 && core->cfg.lane_count > 1 && core->inflight_bytes >= TIMED_BYTES) {
-			*now = now_ns();
+		if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
+			wc_failed(&c->base, &wc[i]);
+		} else if (i + 1 == n || wc[i + 1].status != IBV_WC_SUCCESS ||
+			   id >> 8 != wc[i + 1].wr_id >> 8) {
+			(void)core_send_complete(&c->core, id >> 8 & 0xff, (uint32_t)(id >> 32),
+						 id & 0xff, now);
 		}
-		for (int i = 0; i < n; i++) {
-			uint64_t id = wc[i].wr_id;
-
-			if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
-				wc_failed(&c->base, &wc[i]);
-				continue;
-			}
-			(void)core_send_complete(core, id >> 8 & 0xff, (uint32_t)(id >> 32), id & 0xff,
-						 *now);
-		}
-		n = n < POLL_BATCH ? 0 : verbs_poll_cq(cq, POLL_BATCH, wc);
-	}
-	if (UNLIKELY(n < 0)) {
-		comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
 	}
 }
 
-static void send_progress(struct send_comm *c)
+/* Something came from the lowest port in `left`: take it, and what the other ports in it have. */
+static __attribute__((noinline)) void send_drain(struct send_comm *c, uint32_t left,
+						 struct ibv_wc *wc, int n)
 {
-	struct ibv_wc wc[POLL_BATCH];
+	struct core_send *core = &c->core;
 	uint64_t now = 0;
-	bool idle = true;
 
-	for (uint32_t left = c->core.busy_ports; left != 0; left &= left - 1) {
-		struct ibv_cq *cq = c->base.port[__builtin_ctz(left)].cq;
-		int n = verbs_poll_cq(cq, POLL_BATCH, wc);
-
-		if (n != 0) {
-			idle = false;
-			send_take(c, cq, wc, n, &now);
+	while (true) {
+		if (now == 0 && core->cfg.lane_count > 1 && core->inflight_bytes >= TIMED_BYTES) {
+			now = now_ns();
 		}
+		if (UNLIKELY(n < 0)) {
+			comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
+		}
+		send_take(c, wc, n, now);
+		if (n < POLL_BATCH) { /* that queue is empty */
+			left &= left - 1;
+			if (left == 0) {
+				break;
+			}
+		}
+		n = comm_poll(&c->base, (uint32_t)__builtin_ctz(left), wc);
 	}
-	c->core.idle_polls += idle;
-	if (UNLIKELY(c->core.q_head != c->core.q_tail) && c->base.error == 0) {
+	if (UNLIKELY(core->q_head != core->q_tail) && c->base.error == 0) {
 		post_all(c, now != 0 ? now : now_ns());
 	}
 }
 
-static inline int send_test(struct send_comm *c, struct request *r, int *done, int *sizes)
+/* If it is done, say so and free it. */
+static inline bool send_finish(struct send_comm *c, struct request *r, int *done, int *sizes)
 {
 	if (!core_send_done(&c->core, r->slot)) {
-		send_progress(c);
-		if (!core_send_done(&c->core, r->slot)) {
-			return c->base.error;
-		}
+		return false;
 	}
 	if (sizes != NULL) {
 		sizes[0] = (int)c->core.msg[r->slot].size;
@@ -339,7 +356,28 @@ static inline int send_test(struct send_comm *c, struct request *r, int *done, i
 	r->type = REQ_FREE;
 	core_send_release(&c->core, r->slot);
 	*done = 1;
-	return 0;
+	return true;
+}
+
+/* Mostly nothing is there: what takes many registers is apart in send_drain(). */
+static __attribute__((noinline)) int send_poll(struct send_comm *c, struct request *r, int *done,
+					       int *sizes)
+{
+	struct ibv_wc wc[POLL_BATCH];
+
+	for (uint32_t left = c->core.busy_ports; left != 0; left &= left - 1) {
+		int n = comm_poll(&c->base, (uint32_t)__builtin_ctz(left), wc);
+
+		if (n != 0) {
+			send_drain(c, left, wc, n);
+			return send_finish(c, r, done, sizes) ? 0 : c->base.error;
+		}
+	}
+	c->core.idle_polls++;
+	if (UNLIKELY(c->core.q_head != c->core.q_tail) && c->base.error == 0) {
+		post_all(c, now_ns());
+	}
+	return c->base.error;
 }
 
 /* --- receiving ---------------------------------------------------------------------------- */
@@ -443,38 +481,53 @@ static __attribute__((noinline)) void recv_other(struct recv_comm *c, const stru
 	}
 }
 
-/* Take a batch of completions, then poll the queue empty. */
-static __attribute__((noinline)) void recv_take(struct recv_comm *c, struct ibv_cq *cq,
-						struct ibv_wc *wc, int n)
+static void recv_take(struct recv_comm *c, const struct ibv_wc *wc, int n)
 {
-	while (n > 0) {
-		for (int i = 0; i < n; i++) {
-			if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
-				wc_failed(&c->base, &wc[i]);
-			} else if (LIKELY((wc[i].wr_id >> 16 & 0xff) == WR_RECV)) {
-				recv_imm(c, &wc[i]);
-			} else {
-				recv_other(c, &wc[i]);
-			}
+	for (int i = 0; i < n; i++) {
+		if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
+			wc_failed(&c->base, &wc[i]);
+		} else if (LIKELY((wc[i].wr_id >> 16 & 0xff) == WR_RECV)) {
+			recv_imm(c, &wc[i]);
+		} else {
+			recv_other(c, &wc[i]);
 		}
-		n = n < POLL_BATCH ? 0 : verbs_poll_cq(cq, POLL_BATCH, wc);
-	}
-	if (UNLIKELY(n < 0)) {
-		comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
 	}
 }
 
-static inline bool recv_poll(struct recv_comm *c, uint32_t port)
+static inline uint32_t next_port(const struct recv_comm *c, uint32_t port)
+{
+	return port + 1 < c->base.port_count ? port + 1 : 0;
+}
+
+/* Something came from `port`: take it, and go on with the other ports until *left is 0. */
+static __attribute__((noinline)) void recv_drain(struct recv_comm *c, uint32_t port,
+						 uint32_t ports, const uint8_t *left,
+						 struct ibv_wc *wc, int n)
+{
+	while (true) {
+		if (n > 0) {
+			c->hot_port = (uint8_t)port;
+			recv_take(c, wc, n);
+		} else if (UNLIKELY(n < 0)) {
+			comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
+		}
+		if (n < POLL_BATCH) { /* that queue is empty */
+			ports--;
+			if (ports == 0 || *left == 0) {
+				return;
+			}
+			port = next_port(c, port);
+		}
+		n = comm_poll(&c->base, port, wc);
+	}
+}
+
+static __attribute__((noinline)) void recv_progress(struct recv_comm *c, uint32_t port,
+						    uint32_t ports, const uint8_t *left)
 {
 	struct ibv_wc wc[POLL_BATCH];
-	struct ibv_cq *cq = c->base.port[port].cq;
-	int n = verbs_poll_cq(cq, POLL_BATCH, wc);
 
-	if (LIKELY(n == 0)) {
-		return false;
-	}
-	recv_take(c, cq, wc, n);
-	return true;
+	recv_drain(c, port, ports, left, wc, comm_poll(&c->base, port, wc));
 }
 
 static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *bytes,
@@ -502,7 +555,7 @@ static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *byt
 	}
 	if (core_recv_post(&c->core, (uint32_t)n, buffer, &slot, &a) != 0) {
 		/* Full: with no receive open nobody would call test to take completions. */
-		(void)recv_poll(c, c->core.lane[c->core.cts_lane].port);
+		recv_progress(c, c->core.lane[c->core.cts_lane].port, 1, &(uint8_t){ 1 });
 		return c->base.error;
 	}
 	if (UNLIKELY(announce(c, &a) != 0)) {
@@ -535,33 +588,10 @@ int request_recv(struct recv_comm *c, int n, void **data, const size_t *bytes, c
 	return rc;
 }
 
-/* Small messages keep to one port: look there first, and stop as soon as the request is done. */
-static bool recv_progress(struct recv_comm *c, uint32_t slot)
+static inline bool recv_finish(struct recv_comm *c, struct request *r, int *done, int *sizes)
 {
-	uint32_t hot = c->hot_port, count = c->base.port_count;
-
-	if (recv_poll(c, hot) && core_recv_done(&c->core, slot)) {
-		return true;
-	}
-	for (uint32_t i = 0; i < count; i++) {
-		if (i != hot && recv_poll(c, i)) {
-			c->hot_port = (uint8_t)i;
-			if (core_recv_done(&c->core, slot)) {
-				return true;
-			}
-		}
-	}
-	/* No lane could carry it when it was due: without credits nothing else would come to ask. */
-	if (UNLIKELY(c->core.credit_waits)) {
-		credit_tell(c);
-	}
-	return false;
-}
-
-static inline int recv_test(struct recv_comm *c, struct request *r, int *done, int *sizes)
-{
-	if (!core_recv_done(&c->core, r->slot) && !recv_progress(c, r->slot)) {
-		return c->base.error;
+	if (!core_recv_done(&c->core, r->slot)) {
+		return false;
 	}
 	for (uint32_t i = 0; sizes != NULL && i < r->n; i++) {
 		sizes[i] = (int)core_recv_size(&c->core, r->slot, i);
@@ -569,7 +599,34 @@ static inline int recv_test(struct recv_comm *c, struct request *r, int *done, i
 	r->type = REQ_FREE;
 	core_recv_release(&c->core, r->slot);
 	*done = 1;
-	return 0;
+	return true;
+}
+
+/*
+ * Small messages keep to one port: look first where something was found last. Mostly nothing is
+ * there: what takes many registers is apart in recv_drain().
+ */
+static __attribute__((noinline)) int recv_poll(struct recv_comm *c, struct request *r, int *done,
+					       int *sizes)
+{
+	struct ibv_wc wc[POLL_BATCH];
+	uint32_t port = c->hot_port, ports = c->base.port_count;
+	int n;
+
+	while ((n = comm_poll(&c->base, port, wc)) == 0 && --ports != 0) {
+		port = next_port(c, port);
+	}
+	if (n != 0) {
+		recv_drain(c, port, ports, &c->core.slot[r->slot].left, wc, n);
+		if (recv_finish(c, r, done, sizes)) {
+			return 0;
+		}
+	}
+	/* No lane could carry it when it was due: without credits nothing else would come to ask. */
+	if (UNLIKELY(c->core.credit_waits)) {
+		credit_tell(c);
+	}
+	return c->base.error;
 }
 
 /* --- flushing ----------------------------------------------------------------------------- */
@@ -649,12 +706,10 @@ int request_flush(struct recv_comm *c, int n, void **data, const int *bytes, con
 	return rc;
 }
 
-static int flush_test(struct recv_comm *c, struct request *r, int *done)
+static __attribute__((noinline)) int flush_test(struct recv_comm *c, struct request *r, int *done)
 {
 	if (r->pending != 0) {
-		for (int i = 0; i < c->base.port_count; i++) {
-			(void)recv_poll(c, (uint32_t)i);
-		}
+		recv_progress(c, 0, c->base.port_count, &r->pending);
 		if (r->pending != 0) {
 			return c->base.error;
 		}
@@ -666,24 +721,32 @@ static int flush_test(struct recv_comm *c, struct request *r, int *done)
 
 /* ------------------------------------------------------------------------------------------ */
 
+/* What is done already needs no polling, and without the calls that poll few registers. */
+static inline int test_owned(struct comm *c, struct request *r, int *done, int *sizes)
+{
+	if (r->type == REQ_SEND) {
+		return send_finish(send_comm(c), r, done, sizes) ?
+			       0 :
+			       send_poll(send_comm(c), r, done, sizes);
+	}
+	if (LIKELY(r->type == REQ_RECV)) {
+		return recv_finish(recv_comm(c), r, done, sizes) ?
+			       0 :
+			       recv_poll(recv_comm(c), r, done, sizes);
+	}
+	return r->type == REQ_FLUSH ? flush_test(recv_comm(c), r, done) : -EINVAL;
+}
+
 int request_test(struct request *r, int *done, int *sizes)
 {
 	struct comm *c = r->comm;
-	int rc;
 
 	*done = 0;
 	if (!owner_try(&c->owner)) {
 		return 0;
 	}
-	if (r->type == REQ_SEND) {
-		rc = send_test(send_comm(c), r, done, sizes);
-	} else if (LIKELY(r->type == REQ_RECV)) {
-		rc = recv_test(recv_comm(c), r, done, sizes);
-	} else if (r->type == REQ_FLUSH) {
-		rc = flush_test(recv_comm(c), r, done);
-	} else {
-		rc = -EINVAL;
-	}
+	int rc = test_owned(c, r, done, sizes);
+
 	owner_release(&c->owner);
 	return rc;
 }

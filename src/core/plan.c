@@ -184,7 +184,7 @@ static bool sample_long_enough(const struct core_lane *lane)
  * Close the measurement that has run on a lane, if it is long enough and known well enough. One that
  * stays in doubt (the lane is faster than it is polled) says nothing about its rate.
  */
-static void lane_measure(struct core_send *c, struct core_lane *lane)
+static __attribute__((cold)) void lane_measure(struct core_send *c, struct core_lane *lane)
 {
 	if (lane->acc_bytes == 0 || !sample_long_enough(lane)) {
 		return;
@@ -218,7 +218,7 @@ static void lane_measure(struct core_send *c, struct core_lane *lane)
 	c->measured = true;
 }
 
-static void measure_all(struct core_send *c, uint64_t now_ns)
+static __attribute__((cold)) void measure_anew(struct core_send *c, uint64_t now_ns)
 {
 	if (c->due) {
 		c->due = false;
@@ -247,11 +247,20 @@ static void measure_all(struct core_send *c, uint64_t now_ns)
 	}
 }
 
+/* Before a choice of lanes: bring costs, words and pressure up to date, if any of them moved. */
+static inline void measure_all(struct core_send *c, uint64_t now_ns)
+{
+	if (c->due || c->measured || now_ns >= c->phase_ns || now_ns >= c->calm_ns ||
+	    c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
+		measure_anew(c, now_ns);
+	}
+}
+
 /*
  * A pressed lane rests after its work for as much of the time it really took as its rate is tilted:
  * the estimate that it was paced by may come from a stall, and then it would rest for seconds.
  */
-static void pace_bound(struct core_lane *lane, uint64_t now_ns)
+static __attribute__((cold)) void pace_bound(struct core_lane *lane, uint64_t now_ns)
 {
 	uint64_t busy = now_ns > lane->busy_ns ? now_ns - lane->busy_ns : 0;
 	uint64_t off = lane->cost_eff_ns > lane->cost_ns ? lane->cost_eff_ns - lane->cost_ns : 0;
@@ -262,12 +271,11 @@ static void pace_bound(struct core_lane *lane, uint64_t now_ns)
 	}
 }
 
-/* A lane that had run dry by the time it was polled may have been idle since the poll before. */
-static void lane_dry(struct core_send *c, struct core_lane *lane, uint64_t now_ns)
+/* A lane ran dry although its window alone kept pieces away: the window is too small. */
+static __attribute__((cold)) void lane_unblock(struct core_send *c, struct core_lane *lane,
+						   uint64_t now_ns)
 {
-	pace_bound(lane, now_ns);
-	lane->err_ns += c->gap_ns;
-	if (lane->blocked && c->queued_bytes != 0 && c->window_us < c->cfg.window_us * WINDOW_GROWTH_MAX) {
+	if (c->queued_bytes != 0 && c->window_us < c->cfg.window_us * WINDOW_GROWTH_MAX) {
 		c->window_us += c->window_us / 8;
 		c->calm_ns = now_ns + CALM_NS;
 		window_set(c, lane);
@@ -275,25 +283,43 @@ static void lane_dry(struct core_send *c, struct core_lane *lane, uint64_t now_n
 	lane->blocked = false;
 }
 
-void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns)
+/* A lane that had run dry by the time it was polled may have been idle since the poll before. */
+static void lane_dry(struct core_send *c, struct core_lane *lane, uint64_t now_ns)
 {
+	if (lane->paced_ns > now_ns) {
+		pace_bound(lane, now_ns);
+	}
+	lane->err_ns += c->gap_ns;
+	if (lane->blocked) {
+		lane_unblock(c, lane, now_ns);
+	}
+}
+
+void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t units, uint64_t bytes,
+		    uint64_t now_ns)
+{
+	struct core_load *load = c->cfg.load[lane->port];
+
+	if (load != NULL) {
+		__atomic_fetch_sub(&load->inflight_bytes, bytes, __ATOMIC_RELAXED);
+	}
 	if (now_ns > c->batch_ns) {
 		c->gap_ns = (now_ns - c->batch_ns) / (c->idle_polls + 1u);
 		c->batch_ns = now_ns;
 		c->idle_polls = 0;
 	}
 	if (now_ns > lane->last_ns) {
-		lane_measure(c, lane);
+		if (c->due) {
+			lane_measure(c, lane);
+		}
 		lane->acc_ns += now_ns - lane->last_ns;
 		lane->last_ns = now_ns;
 	}
 	lane->acc_bytes += bytes;
 	c->due |= sample_long_enough(lane);
-	if (--lane->timed == 0) {
+	lane->timed -= units;
+	if (lane->timed == 0) {
 		lane_dry(c, lane, now_ns);
-	}
-	if (c->cfg.load[lane->port] != NULL) {
-		__atomic_fetch_sub(&c->cfg.load[lane->port]->inflight_bytes, bytes, __ATOMIC_RELAXED);
 	}
 }
 
@@ -302,9 +328,10 @@ void plan_forget(struct core_send *c, struct core_lane *lane)
 	struct core_load *load = c->cfg.load[lane->port];
 
 	for (uint8_t i = lane->tail; i != lane->head && load != NULL; i++) {
-		if (plan_measures(c, lane->ring[i].bytes)) {
-			__atomic_fetch_sub(&load->inflight_bytes, lane->ring[i].bytes,
-					   __ATOMIC_RELAXED);
+		uint32_t bytes = c->unit[lane - c->lane][i].bytes;
+
+		if (plan_measures(c, bytes)) {
+			__atomic_fetch_sub(&load->inflight_bytes, bytes, __ATOMIC_RELAXED);
 		}
 	}
 }
@@ -488,15 +515,87 @@ static void cut(struct core_msg *m, uint64_t piece)
 	m->count = piece == 0 ? 1 : (uint16_t)((m->size + piece - 1) / piece);
 }
 
-static bool equal_fits(const struct core_send *c, uint32_t pieces, uint32_t bytes, uint32_t lane0)
+/* One piece for each path, or each lane with split_all; the lanes of a path take turns. */
+static void cut_equal(const struct core_send *c, struct core_msg *m)
 {
-	for (uint32_t i = 0; i < pieces; i++) {
-		const struct core_lane *lane = &c->lane[lane0 + i];
+	uint32_t pieces = c->cfg.split_all ? c->cfg.lane_count : c->cfg.path_count;
 
-		if ((uint64_t)lane->inflight_bytes + bytes > lane->window_bytes) {
+	m->plan = PLAN_EQUAL;
+	m->lane0 = 0;
+	if (c->lanes_per_path > 1 && !c->cfg.split_all) {
+		m->lane0 = (uint8_t)(m->seq % c->lanes_per_path * pieces);
+	}
+	cut(m, round_up(((uint64_t)m->size + pieces - 1) / pieces, CORE_ALIGN));
+}
+
+static bool equal_fits(const struct core_send *c, const struct core_msg *m)
+{
+	const struct core_lane *lane = &c->lane[m->lane0], *end = lane + m->count;
+	uint64_t bytes = m->piece_bytes;
+
+	while (lane != end && lane->inflight_bytes + bytes <= lane->window_bytes) {
+		lane++;
+	}
+	return lane == end;
+}
+
+static bool equal_ready(const struct core_send *c, const struct core_msg *m)
+{
+	for (uint32_t i = 0; i < m->count; i++) {
+		if (!core_lane_ready(c, m->lane0 + i, 1)) {
 			return false;
 		}
 	}
+	return true;
+}
+
+/* The costs, words and lanes are such that a message is cut into equal pieces. */
+static bool equal_wanted(const struct core_send *c, const struct core_msg *m)
+{
+	return c->cfg.observe || (c->equal && c->active == c->all && equal_fits(c, m));
+}
+
+/* Hand out all pieces of an equal message; equal_ready() has been asked. */
+static void equal_book(struct core_send *c, const struct core_msg *m, uint64_t now_ns)
+{
+	struct core_unit u = { .bytes = m->piece_bytes, .slot = (uint8_t)core_slot(m->seq),
+			       .wrs = 1 };
+	uint32_t left = m->size;
+
+	for (uint32_t l = m->lane0; left != 0; l++) {
+		u.bytes = left < u.bytes ? left : u.bytes;
+		left -= u.bytes;
+		core_unit_book(c, l, u);
+		if (plan_measures(c, u.bytes)) {
+			plan_posted(c, &c->lane[l], u.bytes, now_ns);
+		}
+		u.piece++;
+	}
+}
+
+__attribute__((noinline)) bool core_send_equal(struct core_send *c, const struct core_cts *rec,
+					       uint64_t seq, uint32_t size, uint64_t now_ns)
+{
+	struct core_msg *m = &c->msg[core_slot(seq)];
+
+	m->size = size < rec->size ? size : rec->size;
+	if (rec->n != 1 || c->q_head != c->q_tail || c->cfg.lane_count == 1 ||
+	    m->size <= c->cfg.small_bytes || c->cfg.adaptive_routing) {
+		return false;
+	}
+	m->seq = seq;
+	c->newest = seq; /* the pressure in it counts already */
+	measure_all(c, now_ns);
+	cut_equal(c, m);
+	if (!equal_wanted(c, m) || !equal_ready(c, m)) {
+		return false;
+	}
+	m->addr = rec->addr;
+	m->next = m->count;
+	m->done = 0;
+	m->state = MSG_OPEN;
+	c->head++;
+	equal_book(c, m, now_ns);
 	return true;
 }
 
@@ -545,21 +644,9 @@ void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns)
 		cut(m, m->size);
 		return;
 	}
-	uint32_t pieces = c->cfg.split_all ? c->cfg.lane_count : c->cfg.path_count;
-	uint32_t lane0 = 0; /* lanes of a path take turns */
-
-	if (c->lanes_per_path > 1 && !c->cfg.split_all) {
-		lane0 = (uint32_t)(m->seq % c->lanes_per_path) * pieces;
-	}
-	uint32_t bytes = round_up(((uint64_t)m->size + pieces - 1) / pieces, CORE_ALIGN);
-
 	measure_all(c, now_ns);
-	if (c->cfg.observe ||
-	    (c->equal && c->active == c->all && equal_fits(c, pieces, bytes, lane0))) {
-		m->plan = PLAN_EQUAL;
-		m->lane0 = (uint8_t)lane0;
-		cut(m, bytes);
-	} else {
+	cut_equal(c, m);
+	if (!equal_wanted(c, m)) {
 		cut_late(c, m);
 	}
 }

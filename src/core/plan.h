@@ -33,8 +33,34 @@ static inline bool plan_measures(const struct core_send *c, uint32_t bytes)
 	return bytes >= CORE_MEASURED_BYTES && c->cfg.lane_count > 1;
 }
 
-/* For a unit that plan_measures(). */
-void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t bytes, uint64_t now_ns);
+/* A unit that plan_measures() was posted: start or go on with the lane's clock. */
+static inline void plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes,
+			       uint64_t now_ns)
+{
+	struct core_load *load = c->cfg.load[lane->port];
+
+	if (lane->timed++ == 0) {
+		lane->last_ns = now_ns;
+		lane->busy_ns = now_ns;
+		if (c->inflight_bytes == bytes) { /* the first after a rest */
+			c->batch_ns = now_ns;
+			c->idle_polls = 0;
+		}
+	}
+	lane->post_ns = now_ns;
+	if (load != NULL) {
+		__atomic_fetch_add(&load->inflight_bytes, bytes, __ATOMIC_RELAXED);
+	}
+	if (lane->cost_eff_ns != lane->cost_ns) {
+		uint64_t from = lane->paced_ns > now_ns ? lane->paced_ns : now_ns;
+
+		lane->paced_ns = from + (uint64_t)bytes * lane->cost_eff_ns / CORE_COST_UNIT;
+	}
+}
+
+/* plan_completed - `units` that plan_measures(), of `bytes` together, are through. */
+void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t units, uint64_t bytes,
+		    uint64_t now_ns);
 
 /* plan_forget - take a lane's units in flight off its port's load. */
 void plan_forget(struct core_send *c, struct core_lane *lane);

@@ -221,7 +221,7 @@ int core_recv_post(struct core_recv *c, uint32_t n, const struct core_recv_buffe
 }
 
 /* A whole group arrived by one immediate; its sizes lie in the record of its first slot. */
-static int group_land(struct core_recv *c, uint32_t first, uint32_t n)
+static __attribute__((noinline)) int group_land(struct core_recv *c, uint32_t first, uint32_t n)
 {
 	struct core_recv_slot *s = &c->slot[first];
 	const struct core_sizes *rec = &c->sizes[first];
@@ -249,20 +249,20 @@ static int group_land(struct core_recv *c, uint32_t first, uint32_t n)
 static int piece_land(struct core_recv *c, struct core_recv_slot *s, uint32_t index,
 		      uint32_t count, uint32_t bytes)
 {
-	uint64_t bit = 1ull << (index % 64);
+	uint64_t *word = &s->bits[index / 64], bit = 1ull << (index % 64);
 
 	if (s->count == 0) {
 		s->count = (uint16_t)count;
 		memset(s->bits, 0, sizeof(s->bits));
 	}
-	if (s->count != count || (s->bits[index / 64] & bit) != 0) {
+	if (s->count != count || (*word & bit) != 0) {
 		return -EPROTO;
 	}
 	/* With split immediates the payload of an immediate is the sizes record, not data. */
 	if (!c->cfg.adaptive_routing && bytes > s->size - s->bytes) {
 		return -EPROTO;
 	}
-	s->bits[index / 64] |= bit;
+	*word |= bit;
 	s->bytes += bytes;
 	if (++s->got == count) {
 		slot_land(c, s);
@@ -281,7 +281,8 @@ static void size_from_record(struct core_recv *c, uint32_t slot)
 	}
 }
 
-int core_recv_imm(struct core_recv *c, uint32_t l, uint32_t imm, uint32_t bytes)
+__attribute__((noinline)) int core_recv_imm(struct core_recv *c, uint32_t l, uint32_t imm,
+					    uint32_t bytes)
 {
 	uint32_t slot = imm & 0xff, index = imm >> 16 & 0xff, count = (imm >> 24) + 1;
 	struct core_recv_slot *s = &c->slot[slot];
@@ -290,7 +291,8 @@ int core_recv_imm(struct core_recv *c, uint32_t l, uint32_t imm, uint32_t bytes)
 	lane->taken++;
 	lane->total_pieces++;
 	lane->total_bytes += bytes;
-	if (s->state != SLOT_OPEN || (s->seq >> 8 & 0xff) != (imm >> 8 & 0xff)) {
+	/* Slot and its generation are the low half of both: see core_imm(). */
+	if (s->state != SLOT_OPEN || (uint16_t)s->seq != (uint16_t)imm) {
 		c->stale_imms++;
 		return -ESTALE;
 	}

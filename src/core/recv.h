@@ -30,8 +30,9 @@ struct core_recv_slot {
 	uint8_t n;        /* members of its irecv */
 	uint8_t left;     /* first member's slot: members not done */
 	uint8_t first;    /* slot of the first member */
+	uint8_t reserved[8];
 };
-_Static_assert(sizeof(struct core_recv_slot) == 56, "bitmap and counts of a slot");
+_Static_assert(sizeof(struct core_recv_slot) == 64, "one slot, one cache line");
 
 struct core_recv_lane {
 	uint8_t state; /* enum core_lane_state */
@@ -39,6 +40,7 @@ struct core_recv_lane {
 	uint8_t remote;
 	uint8_t reserved;
 	uint32_t generation;
+	uint64_t total_bytes;
 	uint16_t posted;    /* receive WRs ever posted, mod 2^16 */
 	uint16_t announced; /* the count that the peer has been told last */
 	uint16_t taken;     /* consumed and not posted again yet */
@@ -46,7 +48,6 @@ struct core_recv_lane {
 	uint16_t unsignaled;
 	uint8_t covers_head, covers_tail;
 	uint16_t covers[CORE_ANNOUNCE_SIGNALS]; /* writes that each signaled one in flight stands for */
-	uint64_t total_bytes;
 	uint64_t total_pieces;
 };
 

@@ -189,12 +189,11 @@ uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64
 /* Book a unit that was queued. */
 static inline uint32_t unit_post(struct core_send *c, uint32_t l, struct core_unit u, uint64_t now_ns)
 {
-	struct core_lane *lane = &c->lane[l];
-	uint32_t place = core_unit_book(c, lane, u);
+	uint32_t place = core_unit_book(c, l, u);
 
 	c->queued_bytes -= u.bytes;
 	if (plan_measures(c, u.bytes)) {
-		core_plan_posted(c, lane, u.bytes, now_ns);
+		plan_posted(c, &c->lane[l], u.bytes, now_ns);
 	}
 	return place;
 }
@@ -271,43 +270,61 @@ bool core_send_next(struct core_send *c, uint64_t now_ns, struct core_post *out)
 	return true;
 }
 
-static void unit_done(struct core_send *c, struct core_lane *lane, const struct core_unit *u,
-		      uint64_t now_ns)
+/* `units` of a lane are through: the accounts of the lane, its port and the comm. */
+static void lane_units_done(struct core_send *c, struct core_lane *lane, uint32_t units,
+			    uint32_t wrs, uint64_t bytes)
 {
-	lane->sq_used = (uint16_t)(lane->sq_used - (u->wrs & ~UNIT_GROUP));
-	lane->inflight_bytes -= u->bytes;
-	lane->total_bytes += u->bytes;
-	lane->total_units++;
-	c->inflight_bytes -= u->bytes;
-	if (--c->port_units[lane->port] == 0) {
+	lane->sq_used = (uint16_t)(lane->sq_used - wrs);
+	lane->inflight_bytes -= bytes;
+	lane->total_bytes += bytes;
+	lane->total_units += units;
+	c->inflight_bytes -= bytes;
+	c->port_units[lane->port] -= units;
+	if (c->port_units[lane->port] == 0) {
 		c->busy_ports &= ~(1u << lane->port);
-	}
-	if (u->wrs & UNIT_GROUP) {
-		for (uint32_t i = 0; i < u->piece; i++) {
-			struct core_msg *m = &c->msg[(u->slot + i) % CORE_SLOTS];
-
-			m->done = m->count;
-		}
-	} else {
-		c->msg[u->slot].done++;
-	}
-	if (plan_measures(c, u->bytes)) {
-		plan_completed(c, lane, u->bytes, now_ns);
 	}
 }
 
-int core_send_complete(struct core_send *c, uint32_t l, uint32_t generation, uint32_t unit,
-		       uint64_t now_ns)
+static __attribute__((noinline)) void group_done(struct core_send *c, const struct core_unit *u)
+{
+	for (uint32_t i = 0; i < u->piece; i++) {
+		struct core_msg *m = &c->msg[(u->slot + i) % CORE_SLOTS];
+
+		m->done = m->count;
+	}
+}
+
+__attribute__((noinline)) int core_send_complete(struct core_send *c, uint32_t l,
+						 uint32_t generation, uint32_t unit,
+						 uint64_t now_ns)
 {
 	struct core_lane *lane = &c->lane[l];
-	uint8_t ahead = (uint8_t)(unit - lane->tail);
-	uint8_t inflight = (uint8_t)(lane->head - lane->tail);
+	uint8_t ahead = (uint8_t)(unit - lane->tail), end = (uint8_t)(unit + 1);
+	uint32_t wrs = 0, measured = 0;
+	uint64_t bytes = 0, measured_bytes = 0;
 
-	if (lane->generation != generation || ahead >= inflight) {
+	if (lane->generation != generation || ahead >= (uint8_t)(lane->head - lane->tail)) {
 		return -ESTALE;
 	}
-	for (uint32_t i = 0; i <= ahead; i++) {
-		unit_done(c, lane, &lane->ring[lane->tail++], now_ns);
+	for (uint8_t place = lane->tail; place != end; place++) {
+		const struct core_unit *u = &c->unit[l][place];
+
+		wrs += (uint32_t)(u->wrs & ~UNIT_GROUP);
+		bytes += u->bytes;
+		if (plan_measures(c, u->bytes)) {
+			measured++;
+			measured_bytes += u->bytes;
+		}
+		if (__builtin_expect(u->wrs & UNIT_GROUP, 0)) {
+			group_done(c, u);
+		} else {
+			c->msg[u->slot].done++;
+		}
+	}
+	lane->tail = end;
+	lane_units_done(c, lane, ahead + 1u, wrs, bytes);
+	if (measured != 0) {
+		plan_completed(c, lane, measured, measured_bytes, now_ns);
 	}
 	return 0;
 }

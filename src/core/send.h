@@ -77,7 +77,7 @@ struct core_lane {
 	uint16_t posted;        /* units ever posted, mod 2^16: receive WRs used up */
 	uint16_t credit;        /* receive WRs ever announced, mod 2^16 */
 	uint16_t sq_used;       /* send WRs in flight */
-	uint8_t head;           /* place in ring[] of the next unit */
+	uint8_t head;           /* place in unit[lane] of the next unit */
 	uint8_t tail;           /* place of the oldest unit in flight */
 	uint64_t last_ns;       /* until when busy time is accounted for */
 	uint64_t busy_ns;       /* since when measured pieces are in flight without a break */
@@ -87,11 +87,11 @@ struct core_lane {
 	uint32_t bound_ns;      /* cost by the last doubtful measurement: it is no more; 0 = none */
 	uint32_t look_bytes;    /* acc_bytes at which the measurement is looked at */
 	uint64_t post_ns;       /* last measured post */
-	uint64_t paced_ns;      /* a pressed lane gets no new piece while this is far ahead */
 	uint64_t total_bytes;   /* completed, for reports */
+	uint64_t paced_ns;      /* a pressed lane gets no new piece while this is far ahead */
 	uint64_t total_units;
-	struct core_unit ring[CORE_WR_RING];
 };
+_Static_assert(sizeof(struct core_lane) == 128, "lanes are found by a shift");
 
 struct core_send {
 	const struct core_cts *ring; /* [CORE_RING_RECORDS], written by the peer's NIC */
@@ -128,6 +128,7 @@ struct core_send {
 	struct core_config cfg;
 	struct core_msg msg[CORE_SLOTS];
 	struct core_lane lane[CORE_LANES_MAX]; /* [cfg.lane_count] in use */
+	struct core_unit unit[CORE_LANES_MAX][CORE_WR_RING]; /* in flight, a ring for each lane */
 };
 
 /*
@@ -185,32 +186,6 @@ int core_send_match(const struct core_send *c, uint32_t tag, const struct core_c
 uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64_t seq,
 			 uint32_t size, uint64_t now_ns);
 
-/* A unit large enough to be measured was posted: start or go on with the lane's clock. */
-static inline void core_plan_posted(struct core_send *c, struct core_lane *lane, uint32_t bytes,
-				    uint64_t now_ns)
-{
-	struct core_load *load = c->cfg.load[lane->port];
-
-	if (lane->timed++ == 0) {
-		lane->last_ns = now_ns;
-		lane->busy_ns = now_ns;
-		if (c->inflight_bytes == bytes) { /* the first after a rest */
-			c->batch_ns = now_ns;
-			c->idle_polls = 0;
-		}
-	}
-	lane->post_ns = now_ns;
-	if (load != NULL) {
-		__atomic_fetch_add(&load->inflight_bytes, bytes, __ATOMIC_RELAXED);
-	}
-	if (lane->cost_eff_ns != lane->cost_ns) {
-		uint64_t from = lane->paced_ns > now_ns ? lane->paced_ns : now_ns;
-
-		lane->paced_ns =
-			from + (uint64_t)bytes * lane->cost_eff_ns / CORE_COST_UNIT;
-	}
-}
-
 /* core_lane_ready - may a lane take a unit of `wrs` send WRs, by what is known without looking at records? */
 static inline bool core_lane_ready(const struct core_send *c, uint32_t l, uint32_t wrs)
 {
@@ -220,13 +195,13 @@ static inline bool core_lane_ready(const struct core_send *c, uint32_t l, uint32
 	       (uint8_t)(lane->head + 1) != lane->tail && lane->sq_used + wrs <= CORE_SQ_WRS;
 }
 
-/* core_unit_book - a unit goes on a lane; returns its place in the lane's ring. */
-static inline uint32_t core_unit_book(struct core_send *c, struct core_lane *lane,
-				      struct core_unit unit)
+/* core_unit_book - a unit goes on lane l; returns its place in the lane's ring. */
+static inline uint32_t core_unit_book(struct core_send *c, uint32_t l, struct core_unit unit)
 {
+	struct core_lane *lane = &c->lane[l];
 	uint32_t place = lane->head++;
 
-	lane->ring[place] = unit;
+	c->unit[l][place] = unit;
 	lane->posted++;
 	lane->sq_used = (uint16_t)(lane->sq_used + (unit.wrs & ~UNIT_GROUP));
 	lane->inflight_bytes += unit.bytes;
@@ -261,45 +236,24 @@ static inline int core_send_quick(struct core_send *c, const struct core_cts *re
 	m->state = MSG_OPEN;
 	c->newest = seq;
 	c->head++;
-	*unit = core_unit_book(c, &c->lane[l], (struct core_unit){ .bytes = size,
-								   .slot = (uint8_t)slot,
-								   .wrs = 1 });
+	*unit = core_unit_book(c, l, (struct core_unit){ .bytes = size, .slot = (uint8_t)slot,
+							 .wrs = 1 });
 	return (int)l;
 }
 
 /*
- * core_send_equal - the next piece of a message of the equal plan, if nothing else is queued, no signal
- * has changed and its lane is ready; else -1, and core_send_next() is to be asked. Same effect as that.
+ * core_send_equal - start a message and hand out all its pieces at once, where nothing needs
+ * thought: no group, nothing queued, no signal changed, and the equal plan with all its lanes
+ * ready. Same effect as start and next. Returns false: nothing done, take the long way. Else piece
+ * i, of piece_bytes but for the last, is the newest unit (core_lane_newest()) of lane lane0 + i.
  */
-static inline int core_send_equal(struct core_send *c, struct core_msg *m, uint64_t now_ns,
-				  uint32_t *unit, uint32_t *bytes)
-{
-	uint32_t l = m->lane0 + (uint32_t)m->next, left = m->size - m->next * m->piece_bytes;
+bool core_send_equal(struct core_send *c, const struct core_cts *rec, uint64_t seq, uint32_t size,
+		     uint64_t now_ns);
 
-	if (m->next == m->count || !core_lane_ready(c, l, 1)) {
-		return -1;
-	}
-	*bytes = left < m->piece_bytes ? left : m->piece_bytes;
-	c->queued_bytes -= *bytes;
-	*unit = core_unit_book(c, &c->lane[l], (struct core_unit){ .bytes = *bytes,
-								   .piece = m->next,
-								   .slot = (uint8_t)core_slot(m->seq),
-								   .wrs = 1 });
-	if (*bytes >= CORE_MEASURED_BYTES) {
-		core_plan_posted(c, &c->lane[l], *bytes, now_ns);
-	}
-	if (++m->next == m->count) {
-		c->q_head++;
-	}
-	return (int)l;
-}
-
-/* core_send_is_equal - may core_send_equal() hand out this message's pieces? */
-static inline bool core_send_is_equal(const struct core_send *c, const struct core_msg *m)
+/* core_lane_newest - place in the lane's ring of the unit that was handed out last. */
+static inline uint32_t core_lane_newest(const struct core_lane *lane)
 {
-	return m->plan == PLAN_EQUAL && m->group_n == 1 && c->q_tail - c->q_head == 1 &&
-	       !c->cfg.adaptive_routing &&
-	       c->epoch == __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE);
+	return (uint8_t)(lane->head - 1);
 }
 
 /* core_send_next - the next thing to post; false when nothing can be posted now. */

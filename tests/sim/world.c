@@ -578,20 +578,20 @@ static void send_marks(const struct world *w, uint64_t seq, const struct world_s
 	}
 }
 
-/* Pieces of the equal plan whose lanes are ready. */
-static void post_equal(struct world *w, uint32_t slot)
+/* All pieces of a message that core_send_equal() has started. */
+static void post_equal(struct world *w, const struct core_cts *rec, uint32_t slot)
 {
-	struct core_msg *m = &w->core_send.msg[slot];
-	struct core_post p = {.slot = slot, .mr_id = m->mr_id};
-	int lane;
+	const struct core_msg *m = &w->core_send.msg[slot];
+	struct core_post p = {.slot = slot, .mr_id = rec->mr_id};
 
-	while (!failed(w) &&
-	       (lane = core_send_equal(&w->core_send, m, w->now_ns, &p.unit, &p.bytes)) >= 0) {
-		p.lane = (uint32_t)lane;
-		p.offset = (m->next - 1u) * m->piece_bytes;
+	MARK(quick_equal);
+	for (uint32_t i = 0; i < m->count && !failed(w); i++) {
+		p.lane = m->lane0 + i;
+		p.unit = core_lane_newest(&w->core_send.lane[p.lane]);
+		p.offset = i * m->piece_bytes;
+		p.bytes = i + 1 < m->count ? m->piece_bytes : m->size - p.offset;
 		p.addr = m->addr + p.offset;
-		p.imm = core_imm(m->seq, m->next - 1u, m->count);
-		MARK(quick_equal);
+		p.imm = core_imm(m->seq, i, m->count);
 		post(w, &p);
 	}
 }
@@ -608,10 +608,11 @@ static uint32_t send_start(struct world *w, const struct core_cts *rec, uint64_t
 		lane = core_send_quick(&w->core_send, rec, seq, bytes, &p.unit);
 	}
 	if (lane < 0) {
-		core_send_start(&w->core_send, rec, seq, bytes, w->now_ns);
 		if (w->shape.quick &&
-		    core_send_is_equal(&w->core_send, &w->core_send.msg[p.slot])) {
-			post_equal(w, p.slot);
+		    core_send_equal(&w->core_send, rec, seq, bytes, w->now_ns)) {
+			post_equal(w, rec, p.slot);
+		} else {
+			core_send_start(&w->core_send, rec, seq, bytes, w->now_ns);
 		}
 		return p.slot;
 	}
