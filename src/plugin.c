@@ -86,10 +86,7 @@ static int engine_start(void)
 		return ports;
 	}
 	if (ports == 0) {
-		log_info("no usable RDMA port: NCCL takes another transport (NET_HCA filter: %s)",
-			 config.ib_hca != NULL && config.ib_hca[0] != '\0' ? config.ib_hca
-									   : "none");
-		return 0;
+		return 0; /* said there; NCCL takes another transport */
 	}
 	int rc = engine_services_start();
 
@@ -104,13 +101,12 @@ static int engine_start(void)
 
 static void engine_stop(void)
 {
-	if (port_count() == 0) {
-		return;
+	if (port_count() > 0) {
+		connect_forget();
+		signals_stop();
+		control_stop();
+		plugin_thread_stop();
 	}
-	connect_forget();
-	signals_stop();
-	control_stop();
-	plugin_thread_stop();
 	device_fini();
 }
 
