@@ -76,6 +76,13 @@ int comm_create(enum comm_kind kind, struct vdevice *dev, struct comm **out)
 	return 0;
 }
 
+void comm_peer_set(struct comm *c, struct peer *peer)
+{
+	pthread_mutex_lock(&table.lock);
+	c->peer = peer;
+	pthread_mutex_unlock(&table.lock);
+}
+
 bool comm_find(uint64_t id, void (*fn)(struct comm *c, void *arg), void *arg)
 {
 	struct comm *c;
@@ -113,12 +120,13 @@ static void table_remove(struct comm *c)
 
 void comm_fail(struct comm *c, int error, const char *why)
 {
-	if (c->error != 0) {
+	int none = 0;
+
+	if (!__atomic_compare_exchange_n(&c->error, &none, error, false, __ATOMIC_RELAXED,
+					 __ATOMIC_RELAXED)) {
 		return;
 	}
-	c->why = why;
-	__atomic_store_n(&c->error, error, __ATOMIC_RELEASE);
-	if (!c->peer_closed) {
+	if (!__atomic_load_n(&c->peer_closed, __ATOMIC_RELAXED)) {
 		log_warn("%s comm %llu with %s has failed: %s",
 			 c->kind == COMM_SEND ? "send" : "receive", (unsigned long long)c->id,
 			 peer_name(c->peer), why);

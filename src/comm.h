@@ -82,7 +82,7 @@ struct comm {
 	uint8_t lane_count;
 	uint8_t lanes_made; /* sender: more than lane_count if the peer wanted fewer */
 	uint8_t path_count; /* lane i is on path i % path_count */
-	int error;         /* 0 or -errno: the comm has failed; sticky */
+	int error;         /* 0 or -errno: the comm has failed; sticky; see comm_error() */
 	bool peer_closed;  /* CLOSE or BYE came: what fails now is not news */
 	uint64_t id;
 	uint64_t peer_id;  /* of the other half, at the peer */
@@ -91,7 +91,6 @@ struct comm {
 	struct vdevice *dev;
 	bool attached;     /* the peer may be told of ports (release order) */
 	uint64_t told_words; /* of our ports, as the peer knows them; plugin thread only */
-	const char *why;   /* first cause of `error`, static text */
 	uint64_t peer_ring_addr;
 	uint8_t peer_port_count;
 	uint8_t traffic_class, service_level;
@@ -134,6 +133,12 @@ struct recv_comm {
 	uint64_t flush_word; /* where flush reads land */
 };
 
+/* comm_error - has it failed? 0 or -errno. The plugin thread may fail it at any time. */
+static inline int comm_error(const struct comm *c)
+{
+	return __atomic_load_n(&c->error, __ATOMIC_RELAXED);
+}
+
 static inline struct send_comm *send_comm(struct comm *c)
 {
 	return (struct send_comm *)(void *)c;
@@ -169,6 +174,9 @@ void comm_lanes_wish(struct comm *c, int peer_ports);
  * comm_lanes_answer - receiver: which of the lanes in a CONNECT to use. Returns 0; -EPROTO, *why.
  */
 int comm_lanes_answer(struct comm *c, const struct wire_connect *in, const char **why);
+
+/* comm_peer_set - whose comm it is; the comm takes the reference. */
+void comm_peer_set(struct comm *c, struct peer *peer);
 
 /* comm_setup_start/done - make CQs, rings and queue pairs (INIT) on the devices' workers.
  * done: 1 finished, 0 not yet, -errno failed (one line logged). */

@@ -175,12 +175,15 @@ static int attempt_make(struct vdevice *dev, const void *buffer, const struct wi
 	if (a == NULL) {
 		return -ENOMEM;
 	}
+	struct peer *peer;
 	int rc = comm_create(COMM_SEND, dev, &c);
 
 	if (rc == 0) {
-		rc = peer_get(h, &c->peer);
+		rc = peer_get(h, &peer);
 		if (rc != 0) {
 			comm_destroy(c);
+		} else {
+			comm_peer_set(c, peer);
 		}
 	}
 	if (rc != 0) {
@@ -343,7 +346,7 @@ int connect_connect(struct vdevice *dev, void *handle, int traffic_class, struct
 		}
 	}
 	do {
-		rc = a->comm->error != 0 ? a->comm->error : attempt_step(a, out);
+		rc = comm_error(a->comm) != 0 ? comm_error(a->comm) : attempt_step(a, out);
 	} while (rc == 1);
 	if (rc == 0 && *out == NULL && now_ns() > a->deadline_ns) {
 		log_warn("connect: %s did not answer within %lld ms (RAILYARD_CONNECT_TIMEOUT)",
@@ -387,8 +390,8 @@ static int incoming_take(struct listen_comm *l, const struct incoming *in, const
 	}
 	l->comm = c;
 	c->mail_connect = *m; /* first: a refusal names its comm */
-	c->peer = in->peer;
-	peer_hold(c->peer);
+	peer_hold(in->peer);
+	comm_peer_set(c, in->peer);
 	c->keys = keys_of(c->peer);
 	c->traffic_class = m->traffic_class;
 	c->service_level = m->service_level;
@@ -510,7 +513,7 @@ int connect_accept(struct listen_comm *l, struct comm **out)
 
 	*out = NULL;
 	do {
-		rc = l->comm != NULL && l->comm->error != 0 ? l->comm->error : accept_step(l, out);
+		rc = l->comm != NULL && comm_error(l->comm) != 0 ? comm_error(l->comm) : accept_step(l, out);
 	} while (rc == 1);
 	if (rc == 0 && l->comm != NULL && now_ns() > l->deadline_ns) {
 		log_warn("accept: %s did not finish within %lld ms (RAILYARD_CONNECT_TIMEOUT)",
@@ -606,7 +609,7 @@ static void deliver(struct comm *c, void *arg)
 		}
 		break;
 	case WIRE_CLOSE:
-		c->peer_closed = true;
+		__atomic_store_n(&c->peer_closed, true, __ATOMIC_RELAXED);
 		comm_fail(c, -ECONNRESET, "the peer closed it");
 		break;
 	default:
@@ -617,7 +620,7 @@ static void deliver(struct comm *c, void *arg)
 static void close_of_peer(struct comm *c, void *arg)
 {
 	if (c->peer == arg) {
-		c->peer_closed = true;
+		__atomic_store_n(&c->peer_closed, true, __ATOMIC_RELAXED);
 		comm_fail(c, -ECONNRESET, "the peer ended");
 	}
 }

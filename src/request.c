@@ -39,7 +39,8 @@ static __attribute__((cold, noinline)) void wc_failed(struct comm *c, const stru
 {
 	uint32_t lane = wc->wr_id >> 8 & 0xff;
 
-	if (c->error == 0 && !c->peer_closed && lane < c->lane_count) {
+	if (comm_error(c) == 0 && !__atomic_load_n(&c->peer_closed, __ATOMIC_RELAXED) &&
+	    lane < c->lane_count) {
 		log_warn("lane %u, %s to %s of %s: %s (status %d, vendor error 0x%x): %s", lane,
 			 c->port[c->lane[lane].port].port->name,
 			 c->peer_port[c->lane[lane].remote].name, peer_name(c->peer),
@@ -240,7 +241,7 @@ static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data,
 
 	if (rc != 0) {
 		if (LIKELY(rc == -EAGAIN)) {
-			return c->base.error;
+			return comm_error(&c->base);
 		}
 		comm_fail(&c->base, -EPROTO, "the peer announced a buffer that makes no sense");
 		return -EPROTO;
@@ -248,11 +249,11 @@ static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data,
 	if (LIKELY(rec->mr_id != 0)) {
 		key = keys_find(c->base.keys, rec->mr_id);
 		if (UNLIKELY(key == NULL)) {
-			return c->base.error; /* on its way by control */
+			return comm_error(&c->base); /* on its way by control */
 		}
 	}
-	if (UNLIKELY(c->base.error != 0)) {
-		return c->base.error;
+	if (UNLIKELY(comm_error(&c->base) != 0)) {
+		return comm_error(&c->base);
 	}
 	uint32_t size = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
 	uint32_t slot = core_slot(seq), unit;
@@ -290,7 +291,7 @@ int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const s
 	if (!owner_try(&c->base.owner)) {
 		return 0;
 	}
-	int rc = UNLIKELY(!core_send_announced(&c->core)) ? c->base.error :
+	int rc = UNLIKELY(!core_send_announced(&c->core)) ? comm_error(&c->base) :
 							    send_owned(c, data, bytes, tag, mr, out);
 
 	owner_release(&c->base.owner);
@@ -339,7 +340,7 @@ static __attribute__((noinline)) void send_drain(struct send_comm *c, uint32_t l
 		}
 		n = comm_poll(&c->base, (uint32_t)__builtin_ctz(left), wc);
 	}
-	if (UNLIKELY(core->q_head != core->q_tail) && c->base.error == 0) {
+	if (UNLIKELY(core->q_head != core->q_tail) && comm_error(&c->base) == 0) {
 		post_all(c, now != 0 ? now : now_ns());
 	}
 }
@@ -370,14 +371,14 @@ static __attribute__((noinline)) int send_poll(struct send_comm *c, struct reque
 
 		if (n != 0) {
 			send_drain(c, left, wc, n);
-			return send_finish(c, r, done, sizes) ? 0 : c->base.error;
+			return send_finish(c, r, done, sizes) ? 0 : comm_error(&c->base);
 		}
 	}
 	c->core.idle_polls++;
-	if (UNLIKELY(c->core.q_head != c->core.q_tail) && c->base.error == 0) {
+	if (UNLIKELY(c->core.q_head != c->core.q_tail) && comm_error(&c->base) == 0) {
 		post_all(c, now_ns());
 	}
-	return c->base.error;
+	return comm_error(&c->base);
 }
 
 /* --- receiving ---------------------------------------------------------------------------- */
@@ -537,8 +538,8 @@ static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *byt
 	struct core_announce a;
 	uint32_t slot;
 
-	if (UNLIKELY(c->base.error != 0)) {
-		return c->base.error;
+	if (UNLIKELY(comm_error(&c->base) != 0)) {
+		return comm_error(&c->base);
 	}
 	for (int i = 0; i < n; i++) {
 		buffer[i].addr = (uintptr_t)data[i];
@@ -556,7 +557,7 @@ static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *byt
 	if (core_recv_post(&c->core, (uint32_t)n, buffer, &slot, &a) != 0) {
 		/* Full: with no receive open nobody would call test to take completions. */
 		recv_progress(c, c->core.lane[c->core.cts_lane].port, 1, &(uint8_t){ 1 });
-		return c->base.error;
+		return comm_error(&c->base);
 	}
 	if (UNLIKELY(announce(c, &a) != 0)) {
 		comm_fail(&c->base, -EIO, "ibv_post_send failed");
@@ -626,7 +627,7 @@ static __attribute__((noinline)) int recv_poll(struct recv_comm *c, struct reque
 	if (UNLIKELY(c->core.credit_waits)) {
 		credit_tell(c);
 	}
-	return c->base.error;
+	return comm_error(&c->base);
 }
 
 /* --- flushing ----------------------------------------------------------------------------- */
@@ -662,8 +663,8 @@ static int flush_owned(struct recv_comm *c, int last, void **data, const struct 
 {
 	struct request *r = &c->flush[c->flush_next];
 
-	if (c->base.error != 0) {
-		return c->base.error;
+	if (comm_error(&c->base) != 0) {
+		return comm_error(&c->base);
 	}
 	if (r->type != REQ_FREE) {
 		comm_fail(&c->base, -EINVAL, "more flushes outstanding than requests");
@@ -711,7 +712,7 @@ static __attribute__((noinline)) int flush_test(struct recv_comm *c, struct requ
 	if (r->pending != 0) {
 		recv_progress(c, 0, c->base.port_count, &r->pending);
 		if (r->pending != 0) {
-			return c->base.error;
+			return comm_error(&c->base);
 		}
 	}
 	r->type = REQ_FREE;
