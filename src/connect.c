@@ -568,12 +568,18 @@ struct letter {
 	size_t bytes;
 };
 
+static void word_store(uint32_t *word, uint32_t value)
+{
+	__atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+/* May come before the peer's half has been taken, and then counts from the start. */
 static void comm_ports(struct comm *c, const struct wire_ports *m)
 {
-	for (int i = 0; i < c->peer_port_count && i < m->port_count; i++) {
-		c->remote[i].down = (m->down[i] & WIRE_PORT_DOWN) != 0;
-		c->remote[i].drain = (m->down[i] & WIRE_PORT_DRAIN) != 0;
-		c->remote[i].pressure = m->pressure[i];
+	for (int i = 0; i < m->port_count && i < CORE_PORTS_MAX; i++) {
+		word_store(&c->remote[i].down, (m->down[i] & WIRE_PORT_DOWN) != 0);
+		word_store(&c->remote[i].drain, (m->down[i] & WIRE_PORT_DRAIN) != 0);
+		word_store(&c->remote[i].pressure, m->pressure[i]);
 	}
 	signal_bump();
 }
