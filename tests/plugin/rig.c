@@ -26,7 +26,6 @@ enum {
 extern const struct ry_net_v9 ncclNetPlugin_v9;
 extern const struct ry_net_v10 ncclNetPlugin_v10;
 extern const struct ry_net_v11 ncclNetPlugin_v11;
-extern const struct ry_net_v12 ncclNetPlugin_v12;
 
 const struct ry_net_v11 *const rig_net = &ncclNetPlugin_v11;
 void *rig_ctx;

@@ -71,6 +71,7 @@ struct rig_abi {
 
 extern const struct rig_abi rig_abis[]; /* v8 ... v12 */
 extern const struct ry_net_v8 ncclNetPlugin_v8;
+extern const struct ry_net_v12 ncclNetPlugin_v12;
 extern const struct rig_abi *rig_abi;	/* in use; v11 unless a case chooses another */
 extern const struct ry_net_v11 *const rig_net;
 
