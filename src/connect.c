@@ -513,7 +513,8 @@ int connect_accept(struct listen_comm *l, struct comm **out)
 
 	*out = NULL;
 	do {
-		rc = l->comm != NULL && comm_error(l->comm) != 0 ? comm_error(l->comm) : accept_step(l, out);
+		rc = l->comm != NULL && comm_error(l->comm) != 0 ? comm_error(l->comm)
+								 : accept_step(l, out);
 	} while (rc == 1);
 	if (rc == 0 && l->comm != NULL && now_ns() > l->deadline_ns) {
 		log_warn("accept: %s did not finish within %lld ms (RAILYARD_CONNECT_TIMEOUT)",

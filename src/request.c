@@ -164,8 +164,9 @@ static __attribute__((noinline)) int post_empty(struct comm_lane *to, uint64_t i
 	return verbs_post_send(to->qp, &wr);
 }
 
-static inline int post_piece(struct send_comm *c, const struct request *r, uint32_t l, uint32_t unit,
-			     uint64_t addr, uint32_t offset, uint32_t bytes, uint32_t imm)
+static inline int post_piece(struct send_comm *c, const struct request *r, uint32_t l,
+			     uint32_t unit, uint64_t addr, uint32_t offset, uint32_t bytes,
+			     uint32_t imm)
 {
 	struct comm_lane *to = &c->base.lane[l];
 	uint64_t id = wr_id_make(WR_DATA, l, unit, c->core.lane[l].generation);
@@ -231,8 +232,8 @@ static int post_equal(struct send_comm *c, const struct request *r, const struct
 	return 0;
 }
 
-static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data, size_t bytes, int tag, const struct mr *mr,
-		      struct request **out)
+static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data, size_t bytes,
+						int tag, const struct mr *mr, struct request **out)
 {
 	const struct core_cts *rec;
 	const struct peer_key *key = NULL;
@@ -291,8 +292,9 @@ int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const s
 	if (!owner_try(&c->base.owner)) {
 		return 0;
 	}
-	int rc = UNLIKELY(!core_send_announced(&c->core)) ? comm_error(&c->base) :
-							    send_owned(c, data, bytes, tag, mr, out);
+	int rc = UNLIKELY(!core_send_announced(&c->core))
+			 ? comm_error(&c->base)
+			 : send_owned(c, data, bytes, tag, mr, out);
 
 	owner_release(&c->base.owner);
 	return rc;
@@ -623,7 +625,9 @@ static __attribute__((noinline)) int recv_poll(struct recv_comm *c, struct reque
 			return 0;
 		}
 	}
-	/* No lane could carry it when it was due: without credits nothing else would come to ask. */
+	/*
+	 * No lane could carry it when it was due: without credits nothing else would come to ask.
+	 */
 	if (UNLIKELY(c->core.credit_waits)) {
 		credit_tell(c);
 	}
@@ -698,7 +702,10 @@ int request_flush(struct recv_comm *c, int n, void **data, const int *bytes, con
 	if (last < 0 || !c->has_flush) {
 		return 0; /* nothing arrived, or no port reaches GPU memory */
 	}
-	/* NULL would mean "already flushed", so the word must be had; only the plugin thread can hold it, for microseconds. */
+	/*
+	 * NULL would mean "already flushed", so the word must be had; only the plugin thread can
+	 * hold it, for microseconds.
+	 */
 	while (!owner_try(&c->base.owner)) {
 	}
 	int rc = flush_owned(c, last, data, mrs, out);

@@ -67,7 +67,10 @@ _Static_assert(offsetof(struct core_cts, seq) == 56, "the sequence is the last w
 _Static_assert(offsetof(struct core_cts, posted) == offsetof(struct core_cts, pressure) + 8,
 	       "pressure and counts are copied as one");
 
-/* Sizes of a group (or of a message whose pieces do not carry them), written at first seq mod CORE_SLOTS. */
+/*
+ * Sizes of a group (or of a message whose pieces do not carry them), written at first seq mod
+ * CORE_SLOTS.
+ */
 struct core_sizes {
 	uint64_t seq; /* sequence of the first member + 1 */
 	uint32_t size[CORE_GROUP_MAX];
@@ -116,13 +119,16 @@ struct core_config {
 	uint32_t lane_count;
 	uint32_t port_count;              /* home ports of this end */
 	uint32_t path_count;              /* lane i is on path i % path_count; divides lane_count */
-	uint32_t small_bytes;             /* a message up to this is one piece (all ports together) */
-	uint32_t window_us;               /* a lane holds about this much time of work; 0 = default */
+	/* a message up to this is one piece (all ports together) */
+	uint32_t small_bytes;
+	/* a lane holds about this much time of work; 0 = default */
+	uint32_t window_us;
 	uint32_t pressure_max_pct;        /* at most this much is taken off a pressed lane's rate */
 	uint32_t hash;                    /* of the comm: spreads first choices and phases */
 	bool split_all;                   /* NCCL_IB_SPLIT_DATA_ON_QPS */
 	bool observe;                     /* equal striping whatever is measured */
-	uint32_t ar_threshold;            /* bytes; above it a piece is WRITE + 0-byte WRITE_WITH_IMM */
+	/* bytes; above it a piece is WRITE + 0-byte WRITE_WITH_IMM */
+	uint32_t ar_threshold;
 	bool adaptive_routing;
 	struct {
 		uint8_t port;   /* local port index */
@@ -130,7 +136,8 @@ struct core_config {
 	} lane[CORE_LANES_MAX];
 	const struct core_port *local[CORE_PORTS_MAX];  /* borrowed, outlive the core */
 	const struct core_port *remote[CORE_PORTS_MAX]; /* borrowed */
-	struct core_load *load[CORE_PORTS_MAX];         /* by local port, borrowed; NULL = not kept */
+	/* by local port, borrowed; NULL = not kept */
+	struct core_load *load[CORE_PORTS_MAX];
 	const uint32_t *signal_epoch; /* borrowed; changes whenever a port's word changed */
 };
 

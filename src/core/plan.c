@@ -18,7 +18,8 @@ enum {
 	PIECE_MAX = 4 << 20,
 	WINDOW_MIN = 2 * PIECE_MIN,
 	WINDOW_MAX = 64 << 20,
-	WINDOW_UNMEASURED = 256 << 10, /* of a lane that has not shown its rate yet; grows with what it carries */
+	/* of a lane that has not shown its rate yet; grows with what it carries */
+	WINDOW_UNMEASURED = 256 << 10,
 	WINDOW_GROWTH_MAX = 10,      /* times the configured window */
 	SAMPLES_TRUSTED = 4,
 	SAMPLE_BYTES = 256 << 10,    /* a measurement is this many bytes ... */
@@ -72,8 +73,8 @@ static void tilt(struct core_send *c, struct core_lane *lane)
 }
 
 /*
- * The costs moved: are the active lanes still alike? Slow to say no, slower to say yes again. Once a
- * lane is measured, nominal costs are not compared any more; a doubtful measurement only bounds a
+ * The costs moved: are the active lanes still alike? Slow to say no, slower to say yes again. Once
+ * a lane is measured, nominal costs are not compared any more; a doubtful measurement only bounds a
  * cost from above, so it can show that another lane is slower, never that its own is.
  */
 static void judge(struct core_send *c)
@@ -139,7 +140,9 @@ void core_send_signal(struct core_send *c)
 	judge(c);
 }
 
-/* At its phase a comm takes the pressure of all paths anew: not all comms at once, or they swing. */
+/*
+ * At its phase a comm takes the pressure of all paths anew: not all comms at once, or they swing.
+ */
 static void phase(struct core_send *c, uint64_t now_ns)
 {
 	uint64_t offset = c->cfg.hash % PHASE_NS;
@@ -181,8 +184,8 @@ static bool sample_long_enough(const struct core_lane *lane)
 }
 
 /*
- * Close the measurement that has run on a lane, if it is long enough and known well enough. One that
- * stays in doubt (the lane is faster than it is polled) says nothing about its rate.
+ * Close the measurement that has run on a lane, if it is long enough and known well enough. One
+ * that stays in doubt (the lane is faster than it is polled) says nothing about its rate.
  */
 static __attribute__((cold)) void lane_measure(struct core_send *c, struct core_lane *lane)
 {
@@ -212,7 +215,8 @@ static __attribute__((cold)) void lane_measure(struct core_send *c, struct core_
 	lane->samples += lane->samples < UINT32_MAX;
 	lane->cost_ns = (uint32_t)cost;
 	if (c->cfg.load[lane->port] != NULL) {
-		__atomic_store_n(&c->cfg.load[lane->port]->cost_ns, (uint32_t)cost, __ATOMIC_RELAXED);
+		__atomic_store_n(&c->cfg.load[lane->port]->cost_ns, (uint32_t)cost,
+				 __ATOMIC_RELAXED);
 	}
 	window_set(c, lane);
 	c->measured = true;
@@ -492,7 +496,9 @@ static int lane_late(struct core_send *c, const struct core_msg *m, uint32_t wrs
 	if (choice < 0 || best == first || c->rate_sum == 0) {
 		return choice;
 	}
-	/* Faster lanes are full. Worth it only if this one ends before all that is waiting would. */
+	/*
+	 * Faster lanes are full. Worth it only if this one ends before all that is waiting would.
+	 */
 	uint64_t all = (c->queued_bytes + c->inflight_bytes) * NS_PER_MS / c->rate_sum;
 
 	if (best <= all || now_ns > c->lane[choice].post_ns + PROBE_NS) {
@@ -631,8 +637,8 @@ void plan_quick(struct core_send *c)
 	if (c->cfg.lane_count == 1) {
 		c->quick_bytes = UINT32_MAX;
 	} else {
-		c->quick_bytes = c->cfg.small_bytes < CORE_MEASURED_BYTES ? c->cfg.small_bytes :
-									     CORE_MEASURED_BYTES - 1;
+		c->quick_bytes = c->cfg.small_bytes < CORE_MEASURED_BYTES ? c->cfg.small_bytes
+									  : CORE_MEASURED_BYTES - 1;
 		c->recheck = SMALL_RECHECK - 1;
 	}
 }
@@ -691,7 +697,8 @@ uint64_t core_send_deadline_ns(const struct core_send *c)
 		uint64_t paced = lane->paced_ns - (uint64_t)c->window_us * 1000;
 
 		at = probe < at ? probe : at;
-		if (lane->cost_eff_ns != lane->cost_ns && lane->paced_ns > (uint64_t)c->window_us * 1000) {
+		if (lane->cost_eff_ns != lane->cost_ns &&
+		    lane->paced_ns > (uint64_t)c->window_us * 1000) {
 			at = paced < at ? paced : at;
 		}
 	}

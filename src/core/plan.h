@@ -24,7 +24,10 @@ void plan_quick(struct core_send *c);
 /* plan_cut - decide plan, piece size and count of a message. */
 void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns);
 
-/* plan_lane - the lane for the next unit of m, which needs `wrs` send WRs; -1: none may take it now. */
+/*
+ * plan_lane - the lane for the next unit of m, which needs `wrs` send WRs; -1: none may take it
+ * now.
+ */
 int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t now_ns);
 
 /* Measured are large units, and only where there is a choice of lanes. */

@@ -115,7 +115,10 @@ static int announce_lane(struct core_recv *c, bool look)
 	return choice;
 }
 
-/* Book `wrs` announcement writes on a lane; every SIGNAL_EVERYth is completed, to know the queue's room. */
+/*
+ * Book `wrs` announcement writes on a lane; every SIGNAL_EVERYth is completed, to know the queue's
+ * room.
+ */
 static void announce_book(struct core_recv *c, struct core_announce *out, uint32_t wrs)
 {
 	struct core_recv_lane *lane = &c->lane[out->lane];

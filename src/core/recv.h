@@ -47,13 +47,16 @@ struct core_recv_lane {
 	uint16_t sq_used;   /* announcement writes since the last completed one */
 	uint16_t unsignaled;
 	uint8_t covers_head, covers_tail;
-	uint16_t covers[CORE_ANNOUNCE_SIGNALS]; /* writes that each signaled one in flight stands for */
+	/* writes that each signaled one in flight stands for */
+	uint16_t covers[CORE_ANNOUNCE_SIGNALS];
 	uint64_t total_pieces;
 };
 
 struct core_recv {
-	struct core_cts *staging;          /* [CORE_RING_RECORDS], what is RDMA-written; caller's, zeroed */
-	const struct core_sizes *sizes;    /* [CORE_SLOTS], written by the peer's NIC; caller's, zeroed */
+	/* [CORE_RING_RECORDS], what is RDMA-written; caller's, zeroed */
+	struct core_cts *staging;
+	/* [CORE_SLOTS], written by the peer's NIC; caller's, zeroed */
+	const struct core_sizes *sizes;
 	uint64_t next;         /* sequence of the next message */
 	uint64_t active;       /* bit per lane that may carry announcements */
 	uint32_t epoch;
@@ -69,7 +72,10 @@ struct core_recv {
 	struct core_recv_lane lane[CORE_LANES_MAX];
 };
 
-/* One RDMA write of staging records: `n` records from `first` on (it wraps at CORE_SLOTS: then two WRs). */
+/*
+ * One RDMA write of staging records: `n` records from `first` on (it wraps at CORE_SLOTS: then two
+ * WRs).
+ */
 struct core_announce {
 	uint32_t lane;
 	uint32_t first;

@@ -187,7 +187,8 @@ uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64
 }
 
 /* Book a unit that was queued. */
-static inline uint32_t unit_post(struct core_send *c, uint32_t l, struct core_unit u, uint64_t now_ns)
+static inline uint32_t unit_post(struct core_send *c, uint32_t l, struct core_unit u,
+				 uint64_t now_ns)
 {
 	uint32_t place = core_unit_book(c, l, u);
 

@@ -58,7 +58,8 @@ struct core_unit {
 	uint32_t bytes;
 	uint16_t piece;
 	uint8_t slot;
-	uint8_t wrs;   /* send WRs it took; with UNIT_GROUP: a group from `slot` on, `piece` members */
+	/* send WRs it took; with UNIT_GROUP: a group from `slot` on, `piece` members */
+	uint8_t wrs;
 };
 
 struct core_lane {
@@ -73,7 +74,8 @@ struct core_lane {
 	uint32_t window_bytes;
 	uint32_t samples;       /* measurements taken, saturating */
 	bool blocked;           /* its window alone kept a piece away */
-	uint32_t timed;         /* measured pieces in flight; `last_ns` counts while there are any */
+	/* measured pieces in flight; `last_ns` counts while there are any */
+	uint32_t timed;
 	uint16_t posted;        /* units ever posted, mod 2^16: receive WRs used up */
 	uint16_t credit;        /* receive WRs ever announced, mod 2^16 */
 	uint16_t sq_used;       /* send WRs in flight */
@@ -110,10 +112,12 @@ struct core_send {
 	uint8_t unequal_votes; /* measurements in a row that speak against `equal` */
 	uint8_t best;         /* path of small messages */
 	uint32_t lanes_per_path;
-	uint32_t quick_bytes; /* largest message of core_send_quick(); 0 = never but for empty ones */
+	/* largest message of core_send_quick(); 0 = never but for empty ones */
+	uint32_t quick_bytes;
 	uint64_t recheck;     /* mask of sequences at which small messages look for a better path */
 	uint32_t window_us;   /* in force: grows when a lane runs dry with work queued */
-	uint32_t idle_polls;  /* fruitless polls since the last batch of completions; caller counts */
+	/* fruitless polls since the last batch of completions; caller counts */
+	uint32_t idle_polls;
 	uint64_t batch_ns;    /* when the last batch came, or work began */
 	uint64_t gap_ns;      /* between the polls before it: how well its time is known */
 	uint64_t phase_ns;    /* when pressure is taken anew */
@@ -132,9 +136,9 @@ struct core_send {
 };
 
 /*
- * One thing to post. For a group: `group_n` members from `slot` on, one WRITE each (address and size
- * are in msg[]; addr, mr_id, offset and bytes here are not set), then the sizes record with the
- * immediate.
+ * One thing to post. For a group: `group_n` members from `slot` on, one WRITE each (address and
+ * size are in msg[]; addr, mr_id, offset and bytes here are not set), then the sizes record with
+ * the immediate.
  */
 struct core_post {
 	uint32_t lane;
@@ -146,15 +150,19 @@ struct core_post {
 	uint32_t offset;   /* into the message */
 	uint32_t bytes;
 	uint32_t imm;
-	bool split_imm;    /* WRITE, then a WRITE_WITH_IMM of 0 bytes (of the sizes record if `sizes`) */
+	/* WRITE, then a WRITE_WITH_IMM of 0 bytes (of the sizes record if `sizes`) */
+	bool split_imm;
 	bool sizes;        /* piece 0 of a split_imm message: carry the sizes record */
 };
 
-/* core_send_init - set up in the caller's memory. `ring` must be zeroed before the peer may write it.
- * Returns 0; -EINVAL for counts out of bounds. */
+/* core_send_init - set up in the caller's memory. `ring` must be zeroed before the peer may write
+ * it. Returns 0; -EINVAL for counts out of bounds. */
 int core_send_init(struct core_send *c, const struct core_config *cfg, const struct core_cts *ring);
 
-/* core_send_fini - take what is in flight off the ports' load; also of a core never started (zeroed). */
+/*
+ * core_send_fini - take what is in flight off the ports' load; also of a core never started
+ * (zeroed).
+ */
 void core_send_fini(struct core_send *c);
 
 /* core_send_lane_open - lane `i` is connected in `generation`, with `credit` receive WRs posted. */
@@ -186,7 +194,10 @@ int core_send_match(const struct core_send *c, uint32_t tag, const struct core_c
 uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64_t seq,
 			 uint32_t size, uint64_t now_ns);
 
-/* core_lane_ready - may a lane take a unit of `wrs` send WRs, by what is known without looking at records? */
+/*
+ * core_lane_ready - may a lane take a unit of `wrs` send WRs, by what is known without looking at
+ * records?
+ */
 static inline bool core_lane_ready(const struct core_send *c, uint32_t l, uint32_t wrs)
 {
 	const struct core_lane *lane = &c->lane[l];
@@ -212,9 +223,10 @@ static inline uint32_t core_unit_book(struct core_send *c, uint32_t l, struct co
 }
 
 /*
- * core_send_quick - start a message and hand out its only piece at once, where nothing needs thought:
- * one piece, no group, nothing queued, no signal changed, and the usual lane takes it. Same effect
- * as start and next. Returns the lane and *unit, or -1: nothing done, take the long way.
+ * core_send_quick - start a message and hand out its only piece at once, where nothing needs
+ * thought: one piece, no group, nothing queued, no signal changed, and the usual lane takes it.
+ * Same effect as start and next. Returns the lane and *unit, or -1: nothing done, take the long
+ * way.
  */
 static inline int core_send_quick(struct core_send *c, const struct core_cts *rec, uint64_t seq,
 				  uint32_t size, uint32_t *unit)
@@ -284,10 +296,16 @@ static inline void core_send_release(struct core_send *c, uint32_t slot)
 	c->msg[slot].state = MSG_FREE;
 }
 
-/* core_send_signal - take the ports' link words anew. The core does so itself when the epoch changed. */
+/*
+ * core_send_signal - take the ports' link words anew. The core does so itself when the epoch
+ * changed.
+ */
 void core_send_signal(struct core_send *c);
 
-/* core_send_deadline_ns - when core_send_next() may have something without an event; UINT64_MAX = never. */
+/*
+ * core_send_deadline_ns - when core_send_next() may have something without an event; UINT64_MAX =
+ * never.
+ */
 uint64_t core_send_deadline_ns(const struct core_send *c);
 
 #endif

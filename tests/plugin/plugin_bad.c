@@ -522,13 +522,28 @@ static void fork_after_init(void)
 int main(int argc, char **argv)
 {
 	static const struct rig_case cases[] = {
-		CASE(handle_foreign),	 CASE(handle_damaged),	CASE(listen_closed),
-		CASE(listen_closed_known), CASE(process_gone),	CASE(process_dies),
-		CASE(process_stopped),	 CASE(accept_never),	CASE(listen_closes),
-		CASE(strangers),	 CASE(mode_off),	CASE(ib_disabled),
-		CASE(no_port),		 CASE(no_library),	 CASE(values_wrong),	CASE(close_outstanding),
-		CASE(close_sender),	 CASE(close_receiver),	CASE(regions_again),
-		CASE(cycles),		 CASE(finalize_half_done), CASE(fork_after_init),
+		CASE(handle_foreign),
+		CASE(handle_damaged),
+		CASE(listen_closed),
+		CASE(listen_closed_known),
+		CASE(process_gone),
+		CASE(process_dies),
+		CASE(process_stopped),
+		CASE(accept_never),
+		CASE(listen_closes),
+		CASE(strangers),
+		CASE(mode_off),
+		CASE(ib_disabled),
+		CASE(no_port),
+		CASE(no_library),
+		CASE(values_wrong),
+		CASE(close_outstanding),
+		CASE(close_sender),
+		CASE(close_receiver),
+		CASE(regions_again),
+		CASE(cycles),
+		CASE(finalize_half_done),
+		CASE(fork_after_init),
 	};
 
 	return rig_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));

@@ -119,7 +119,8 @@ void pair_close(struct pair *p);
 
 struct traffic {
 	unsigned groups;
-	int members;	  /* up to; each group has 1 .. members if `random_members`, else just so many */
+	/* up to; each group has 1 .. members if `random_members`, else just so many */
+	int members;
 	bool random_members;
 	bool equal_tags;
 	bool clips;	  /* some sends are longer than their buffer */

@@ -105,9 +105,9 @@ def is_source(path):
 
 
 def rule_columns(tree):
-    """Lines are at most 100 columns, a tab being 8."""
+    """Lines of C and CMake are at most 100 columns, a tab being 8."""
     for path, text in tree.files.items():
-        if not is_source(path):
+        if not path.endswith((".c", ".h", ".cmake", "CMakeLists.txt")):
             continue
         for number, line in enumerate(text.split("\n"), 1):
             width = len(line.expandtabs(8))
@@ -353,7 +353,7 @@ def rule_doc_length(tree):
 LONG = "int f(void)\n{\n" + "\tg();\n" * FUNCTION_LINES_MAX + "}\n"
 LISTED = {"src/CMakeLists.txt": "add_library(x a.c)\n"}
 RULES = {
-    rule_columns: ([{"src/a.c": "\t" * 12 + "12345\n"}, {"tools/test": "x" * 101 + "\n"}],
+    rule_columns: ([{"src/a.c": "\t" * 12 + "12345\n"}, {"src/b.h": "x" * 101 + "\n"}],
                    [{"src/a.c": "\t" * 12 + "1234\n"}, {"README.md": "x" * 200 + "\n"}]),
     rule_whitespace: ([{"src/a.c": "int a; \n"}, {"src/a.c": "int a;"},
                        {"src/a.c": "    int a;\n"}],

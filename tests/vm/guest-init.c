@@ -1,7 +1,11 @@
-// First program of a guest, alone in the initrd: loads the modules, mounts the host's root read-only
-// by 9p with a tmpfs above it and everything else that a guest has mounted, and becomes guest-setup.
-// One static program without a shell, since each exec costs an emulated CPU a quarter of a second.
-// Must not touch the host: every write lands in a tmpfs, but for those to /out.
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * guest-init.c - First program of a guest, alone in the initrd: loads the modules, mounts the
+ * host's root read-only by 9p with a tmpfs above it and everything else that a guest has
+ * mounted, and becomes guest-setup. One static program without a shell, since each exec costs an
+ * emulated CPU a quarter of a second. Must not touch the host: every write lands in a tmpfs, but
+ * for those to /out.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -226,7 +226,9 @@ int pins_clear(const char *dir, const char *sub)
 void pins_forget(const char *dir)
 {
 	if (strcmp(dir, RAILMAP_DIR_OWN) == 0 && is_bpffs(dir)) {
-		/* The folder above stays: a container that has it mounted would lose the next map. */
+		/*
+		 * The folder above stays: a container that has it mounted would lose the next map.
+		 */
 		umount2(dir, UMOUNT_NOFOLLOW);
 		rmdir(dir);
 	} else if (strcmp(dir, RAILMAP_DIR_SYSTEM) == 0) {

@@ -1,0 +1,19 @@
+"""One rail of four at a quarter of the rate carries far less than an equal share, and all arrives right."""
+
+FULL = True
+
+import bench
+
+SLOW = 3
+
+
+def run(rig):
+	rig.shape(mbyte_s=3.0)
+	rig.slow(SLOW, 25)
+	result = bench.run(rig, "sendrecv -b 1M -e 1M --duration 5")
+	bench.right(result)
+	shares = [round(s, 1) for s in result.shares("a")]
+	# Of 3.25 rails it is 7.7 %; an equal share would be 25 %.
+	assert shares[SLOW] < 15, "shares are %s: rail %d has a quarter of the rate" % (shares, SLOW)
+	return {"shares": "/".join(map(str, shares)),
+		"mbyte_s": round(result.rows[0]["busbw"] * 1e3, 2)}
