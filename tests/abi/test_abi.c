@@ -193,7 +193,9 @@ static void contexts(const struct plugin *p)
 		EXPECT(threads() > thread_count);
 		EXPECT(p->v11->devices(&count) == RY_NET_SUCCESS && count == FAKE_DEVICES);
 		EXPECT(p->v11->finalize(second) == RY_NET_SUCCESS);
-		EXPECT(threads() == thread_count && fake.fault() == NULL);
+		/* The first round may leave a thread of the sanitizer's own. */
+		EXPECT((round == 0 || threads() == thread_count) && fake.fault() == NULL);
+		thread_count = threads();
 		EXPECT(round == 0 || descriptors() == fd_count);
 		EXPECT(round == 0 || fake.leaks(NULL, 0) == open_count);
 		fd_count = descriptors();
