@@ -16,7 +16,8 @@
 enum {
 	PIECE_MIN = CORE_MEASURED_BYTES, /* of late pieces */
 	PIECE_MAX = 4 << 20,
-	WINDOW_MIN = 2 * PIECE_MIN,
+	/* With traffic both ways acks wait behind data: a lane with less is often dry unseen. */
+	WINDOW_MIN = 8 * PIECE_MIN,
 	WINDOW_MAX = 64 << 20,
 	/* of a lane that has not shown its rate yet; grows with what it carries */
 	WINDOW_UNMEASURED = 256 << 10,
