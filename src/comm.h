@@ -35,6 +35,26 @@ static inline uint64_t wr_id_make(enum wr_kind kind, uint32_t lane, uint32_t uni
 	return unit | lane << 8 | (uint64_t)kind << 16 | (uint64_t)generation << 32;
 }
 
+static inline uint32_t wr_id_unit(uint64_t id)
+{
+	return id & 0xff;
+}
+
+static inline uint32_t wr_id_lane(uint64_t id)
+{
+	return id >> 8 & 0xff;
+}
+
+static inline enum wr_kind wr_id_kind(uint64_t id)
+{
+	return (enum wr_kind)(id >> 16 & 0xff);
+}
+
+static inline uint32_t wr_id_generation(uint64_t id)
+{
+	return (uint32_t)(id >> 32);
+}
+
 enum request_type { REQ_FREE, REQ_SEND, REQ_RECV, REQ_FLUSH };
 
 struct request {

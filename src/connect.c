@@ -585,6 +585,13 @@ static void comm_ports(struct comm *c, const struct wire_ports *m)
 	signal_bump();
 }
 
+/* The peer has ended it: what fails from now on is not news. */
+static void comm_ended(struct comm *c, const char *why)
+{
+	__atomic_store_n(&c->peer_closed, true, __ATOMIC_RELAXED);
+	comm_fail(c, -ECONNRESET, why);
+}
+
 static void deliver(struct comm *c, void *arg)
 {
 	const struct letter *m = arg;
@@ -616,8 +623,7 @@ static void deliver(struct comm *c, void *arg)
 		}
 		break;
 	case WIRE_CLOSE:
-		__atomic_store_n(&c->peer_closed, true, __ATOMIC_RELAXED);
-		comm_fail(c, -ECONNRESET, "the peer closed it");
+		comm_ended(c, "the peer closed it");
 		break;
 	default:
 		break;
@@ -627,8 +633,7 @@ static void deliver(struct comm *c, void *arg)
 static void close_of_peer(struct comm *c, void *arg)
 {
 	if (c->peer == arg) {
-		__atomic_store_n(&c->peer_closed, true, __ATOMIC_RELAXED);
-		comm_fail(c, -ECONNRESET, "the peer ended");
+		comm_ended(c, "the peer ended");
 	}
 }
 

@@ -3,9 +3,10 @@
  * request.c - isend, irecv, iflush and test: the data path.
  *
  * Every call takes the comm's owner word or returns "not now"; none waits, allocates, locks or
- * makes a system call. Progress happens in test: poll the queues that can have something, feed the
- * core, post what the core hands out. What is done is reported even after the comm has failed; only
- * then its error.
+ * makes a system call, but for the first irecv of a region that the peer does not know yet (its
+ * keys are queued for control; regMr mostly has done so before). Progress happens in test: poll the
+ * queues that can have something, feed the core, post what the core hands out. What is done is
+ * reported even after the comm has failed; only then its error.
  */
 #include <endian.h>
 #include <errno.h>
@@ -15,7 +16,7 @@
 #include "log.h"
 #include "util.h"
 
-enum { POLL_BATCH = 4, TIMED_BYTES = 16384 };
+enum { POLL_BATCH = 4 };
 
 /* --- errors ------------------------------------------------------------------------------- */
 
@@ -37,7 +38,7 @@ static const char *status_hint(enum ibv_wc_status status)
 
 static __attribute__((cold, noinline)) void wc_failed(struct comm *c, const struct ibv_wc *wc)
 {
-	uint32_t lane = wc->wr_id >> 8 & 0xff;
+	uint32_t lane = wr_id_lane(wc->wr_id);
 
 	if (comm_error(c) == 0 && !__atomic_load_n(&c->peer_closed, __ATOMIC_RELAXED) &&
 	    lane < c->lane_count) {
@@ -312,9 +313,9 @@ static void send_take(struct send_comm *c, const struct ibv_wc *wc, int n, uint6
 		if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
 			wc_failed(&c->base, &wc[i]);
 		} else if (i + 1 == n || wc[i + 1].status != IBV_WC_SUCCESS ||
-			   id >> 8 != wc[i + 1].wr_id >> 8) {
-			(void)core_send_complete(&c->core, id >> 8 & 0xff, (uint32_t)(id >> 32),
-						 id & 0xff, now);
+			   id >> 8 != wc[i + 1].wr_id >> 8) { /* all but the unit */
+			(void)core_send_complete(&c->core, wr_id_lane(id), wr_id_generation(id),
+						 wr_id_unit(id), now);
 		}
 	}
 }
@@ -327,7 +328,8 @@ static __attribute__((noinline)) void send_drain(struct send_comm *c, uint32_t l
 	uint64_t now = 0;
 
 	while (true) {
-		if (now == 0 && core->cfg.lane_count > 1 && core->inflight_bytes >= TIMED_BYTES) {
+		if (now == 0 && core->cfg.lane_count > 1 &&
+		    core->inflight_bytes >= CORE_MEASURED_BYTES) {
 			now = now_ns();
 		}
 		if (UNLIKELY(n < 0)) {
@@ -408,7 +410,8 @@ static __attribute__((noinline)) int announce_wrapped(struct recv_comm *c,
 	return verbs_post_send(to->qp, wr);
 }
 
-static inline int announce(struct recv_comm *c, const struct core_announce *a)
+static inline int announce_post(struct recv_comm *c,
+				const struct core_announce *a)
 {
 	struct comm_lane *to = &c->base.lane[a->lane];
 
@@ -430,13 +433,22 @@ static inline int announce(struct recv_comm *c, const struct core_announce *a)
 	return verbs_post_send(to->qp, &wr);
 }
 
+static inline int announce(struct recv_comm *c, const struct core_announce *a)
+{
+	if (LIKELY(announce_post(c, a) == 0)) {
+		return 0;
+	}
+	comm_fail(&c->base, -EIO, "ibv_post_send failed");
+	return -EIO;
+}
+
 /* Tell the counts of receive WRs if the peer may run out of them. */
 static __attribute__((noinline)) void credit_tell(struct recv_comm *c)
 {
 	struct core_announce a;
 
-	if (core_recv_credit(&c->core, &a) && announce(c, &a) != 0) {
-		comm_fail(&c->base, -EIO, "ibv_post_send failed");
+	if (core_recv_credit(&c->core, &a)) {
+		(void)announce(c, &a);
 	}
 }
 
@@ -453,7 +465,7 @@ static __attribute__((noinline)) void refill(struct recv_comm *c, uint32_t lane)
 
 static void recv_imm(struct recv_comm *c, const struct ibv_wc *wc)
 {
-	uint32_t lane = wc->wr_id >> 8 & 0xff;
+	uint32_t lane = wr_id_lane(wc->wr_id);
 	int rc = core_recv_imm(&c->core, lane, be32toh(wc->imm_data), wc->byte_len);
 
 	if (UNLIKELY(rc != 0)) {
@@ -472,13 +484,13 @@ static void recv_imm(struct recv_comm *c, const struct ibv_wc *wc)
 
 static __attribute__((noinline)) void recv_other(struct recv_comm *c, const struct ibv_wc *wc)
 {
-	enum wr_kind kind = (enum wr_kind)(wc->wr_id >> 16 & 0xff);
+	enum wr_kind kind = wr_id_kind(wc->wr_id);
 
 	if (kind == WR_FLUSH) {
-		c->flush[wc->wr_id & 0xff].pending--;
+		c->flush[wr_id_unit(wc->wr_id)].pending--;
 		return;
 	}
-	core_recv_announced(&c->core, wc->wr_id >> 8 & 0xff, kind == WR_CREDIT);
+	core_recv_announced(&c->core, wr_id_lane(wc->wr_id), kind == WR_CREDIT);
 	if (kind == WR_CREDIT) {
 		credit_tell(c);
 	}
@@ -489,7 +501,7 @@ static void recv_take(struct recv_comm *c, const struct ibv_wc *wc, int n)
 	for (int i = 0; i < n; i++) {
 		if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
 			wc_failed(&c->base, &wc[i]);
-		} else if (LIKELY((wc[i].wr_id >> 16 & 0xff) == WR_RECV)) {
+		} else if (LIKELY(wr_id_kind(wc[i].wr_id) == WR_RECV)) {
 			recv_imm(c, &wc[i]);
 		} else {
 			recv_other(c, &wc[i]);
@@ -562,7 +574,6 @@ static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *byt
 		return comm_error(&c->base);
 	}
 	if (UNLIKELY(announce(c, &a) != 0)) {
-		comm_fail(&c->base, -EIO, "ibv_post_send failed");
 		return -EIO;
 	}
 	struct request *r = &c->req[slot];

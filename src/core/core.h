@@ -67,6 +67,12 @@ _Static_assert(offsetof(struct core_cts, seq) == 56, "the sequence is the last w
 _Static_assert(offsetof(struct core_cts, posted) == offsetof(struct core_cts, pressure) + 8,
 	       "pressure and counts are copied as one");
 
+/* The NIC writes a record in address order: with the last word in place the rest is too. */
+static inline bool core_record_here(const struct core_cts *rec, uint64_t seq)
+{
+	return __atomic_load_n(&rec->seq, __ATOMIC_ACQUIRE) == seq + 1;
+}
+
 /*
  * Sizes of a group (or of a message whose pieces do not carry them), written at first seq mod
  * CORE_SLOTS.

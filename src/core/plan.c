@@ -371,7 +371,7 @@ static bool credit_left(struct core_send *c, uint32_t l)
 	credit_take(lane, &c->ring[CORE_SLOTS + block], i);
 	if (block == 0) {
 		c->told = c->told < c->head ? c->head : c->told;
-		while (record_here(&c->ring[core_slot(c->told)], c->told)) {
+		while (core_record_here(&c->ring[core_slot(c->told)], c->told)) {
 			c->told++;
 		}
 		if (c->told != 0) {

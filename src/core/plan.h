@@ -12,12 +12,6 @@
 
 #include "send.h"
 
-/* The NIC writes a record in address order: with the last word in place the rest is too. */
-static inline bool record_here(const struct core_cts *rec, uint64_t seq)
-{
-	return __atomic_load_n(&rec->seq, __ATOMIC_ACQUIRE) == seq + 1;
-}
-
 /* plan_quick - set what core_send_quick() may do. */
 void plan_quick(struct core_send *c);
 

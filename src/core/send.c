@@ -69,7 +69,7 @@ static int match_group(const struct core_send *c, uint32_t n, uint32_t tag,
 	for (uint32_t i = 0; i < n && c->matched == 0; i++) {
 		const struct core_cts *r = &c->ring[core_slot(c->head + i)];
 
-		if (!record_here(r, c->head + i)) {
+		if (!core_record_here(r, c->head + i)) {
 			return -EAGAIN;
 		}
 		if (r->n != n || r->index != i) {
@@ -94,7 +94,7 @@ int core_send_match(const struct core_send *c, uint32_t tag, const struct core_c
 	uint32_t slot = core_slot(c->head);
 	const struct core_cts *r = &c->ring[slot];
 
-	if (!record_here(r, c->head)) {
+	if (!core_record_here(r, c->head)) {
 		return -EAGAIN;
 	}
 	if (r->n != 1) {

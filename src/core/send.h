@@ -174,7 +174,7 @@ void core_send_lane_state(struct core_send *c, uint32_t i, enum core_lane_state 
 /* core_send_announced - has the next record landed? If not, core_send_match() would say -EAGAIN. */
 static inline bool core_send_announced(const struct core_send *c)
 {
-	return __atomic_load_n(&c->ring[core_slot(c->head)].seq, __ATOMIC_ACQUIRE) == c->head + 1;
+	return core_record_here(&c->ring[core_slot(c->head)], c->head);
 }
 
 /*
@@ -277,12 +277,6 @@ bool core_send_next(struct core_send *c, uint64_t now_ns, struct core_post *out)
  */
 int core_send_complete(struct core_send *c, uint32_t lane, uint32_t generation, uint32_t unit,
 		       uint64_t now_ns);
-
-/* core_send_wants_clock - does the next start/complete need a real `now_ns`? */
-static inline bool core_send_wants_clock(const struct core_send *c)
-{
-	return c->cfg.lane_count > 1;
-}
 
 static inline bool core_send_done(const struct core_send *c, uint32_t slot)
 {

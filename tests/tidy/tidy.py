@@ -391,7 +391,7 @@ RULES = {
                     "src/core/core.h": '#include "wire.h"\n', "src/core/wire.h": "",
                     "src/verbs.h": '#include "util.h"\n#include <stdio.h>\n', "src/util.h": ""}]),
     rule_machine_paths: ([{"README.md": "see /%s/main/x\n" % "work"}],
-                         [{"README.md": "see build/work/x, ${W}/work/y and work/\n"}]),
+                         [{"README.md": "see build/%s/x, ${W}/%s/y and work/\n" % ("work", "work")}]),
     rule_urls: ([{"tools/setup": "https:" + "//mirror.internal/debian\n"}],
                 [{"README.md": "https://github.com/x and https://docs.kernel.org/y\n"}]),
     rule_env_table: ([{"src/config.c": '"RAILYARD_A"', "src/a.c": 'x("RAILYARD_B");\n'},
