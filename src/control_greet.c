@@ -166,7 +166,12 @@ static void greet_refuse(struct conn *c, int code, const char *reason)
 	uint8_t body[sizeof(refuse) + 16];
 	size_t bytes;
 
-	log_warn_limited("refused a control connection from %s: %s", c->addr, reason);
+	if (c->hello.instance == ctl.instance) {
+		/* Our own dial, of a listen that has been closed since: not news. */
+		log_trace("refused a control connection of this process: %s", reason);
+	} else {
+		log_warn_limited("refused a control connection from %s: %s", c->addr, reason);
+	}
 	snprintf(refuse.reason, sizeof(refuse.reason), "%s", reason);
 	bytes = wire_refuse_encode(&refuse, body, sizeof(body));
 	conn_send(c, WIRE_REFUSE, body, bytes);
