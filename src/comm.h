@@ -22,6 +22,7 @@
 #include "mr.h"
 #include "thread.h"
 #include "verbs.h"
+#include "wire.h"
 
 enum comm_kind { COMM_SEND = 1, COMM_RECV };
 
@@ -110,7 +111,7 @@ struct comm {
 	struct peer_keys *keys;
 	struct vdevice *dev;
 	bool attached;     /* the peer may be told of ports (release order) */
-	uint64_t told_words; /* of our ports, as the peer knows them; plugin thread only */
+	struct wire_ports told; /* of our ports, as the peer knows them; plugin thread only */
 	uint64_t peer_ring_addr;
 	uint8_t peer_port_count;
 	uint8_t traffic_class, service_level;

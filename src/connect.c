@@ -637,12 +637,19 @@ static void close_of_peer(struct comm *c, void *arg)
 	}
 }
 
-/* Tell the peer of a comm when its words of our ports are not the present ones. */
+/* Records of receives carry pressure too; the peer is told only of what moved this far. */
+enum { PRESSURE_STEP = 32 };
+
+static bool pressure_moved(uint32_t told, uint32_t now)
+{
+	return told > now ? told - now >= PRESSURE_STEP || now == 0 : now - told >= PRESSURE_STEP;
+}
+
+/* Tell the peer of a comm when what it knows of our ports is not the present state. */
 static void ports_tell(struct comm *c, void *arg)
 {
 	struct wire_ports m = { .port_count = c->port_count };
-	bool *any = arg;
-	uint64_t words = 0;
+	bool *any = arg, news = false;
 	uint8_t body[64];
 
 	*any = true;
@@ -654,11 +661,13 @@ static void ports_tell(struct comm *c, void *arg)
 
 		m.down[i] = (uint8_t)((word->down ? WIRE_PORT_DOWN : 0) |
 				      (word->drain ? WIRE_PORT_DRAIN : 0));
-		words |= (uint64_t)m.down[i] << (8 * i);
+		m.pressure[i] = (uint8_t)word->pressure;
+		news |= m.down[i] != c->told.down[i] ||
+			pressure_moved(c->told.pressure[i], m.pressure[i]);
 	}
-	if (words != c->told_words && peer_send(c->peer, WIRE_PORTS, c->peer_id, body,
-						wire_ports_encode(&m, body, sizeof(body))) == 0) {
-		c->told_words = words;
+	if (news && peer_send(c->peer, WIRE_PORTS, c->peer_id, body,
+			      wire_ports_encode(&m, body, sizeof(body))) == 0) {
+		c->told = m;
 	}
 }
 

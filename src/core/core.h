@@ -112,10 +112,11 @@ struct core_port {
 
 /*
  * Load of one local port over all comms of the process; senders add and subtract, anyone reads.
- * Relaxed atomics: a hint for where small messages and announcements go.
+ * Relaxed atomics: a hint for where small messages and announcements go, and for windows.
  */
 struct core_load {
 	uint64_t inflight_bytes;
+	uint64_t rx_bytes; /* of pieces; two receivers at once may lose one: only a move counts */
 	uint32_t cost_ns; /* ns per CORE_COST_UNIT bytes, last measured; 0 = unknown */
 	uint32_t reserved;
 };

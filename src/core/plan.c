@@ -16,8 +16,10 @@
 enum {
 	PIECE_MIN = CORE_MEASURED_BYTES, /* of late pieces */
 	PIECE_MAX = 4 << 20,
-	/* With traffic both ways acks wait behind data: a lane with less is often dry unseen. */
-	WINDOW_MIN = 8 * PIECE_MIN,
+	WINDOW_MIN = 2 * PIECE_MIN,
+	/* Acks wait behind what the port receives: a lane with less is dry before that is seen. */
+	WINDOW_MIN_TWO_WAY = 8 * PIECE_MIN,
+	TWO_WAY_SAMPLES = 16,
 	WINDOW_MAX = 64 << 20,
 	/* of a lane that has not shown its rate yet; grows with what it carries */
 	WINDOW_UNMEASURED = 256 << 10,
@@ -28,6 +30,9 @@ enum {
 	SAMPLE_SURE = 4,             /* and this many times longer than what is unknown of it */
 	SAMPLE_BYTES_MAX = 16 << 20, /* one still in doubt after this is dropped */
 	PHASE_NS = 50000000,         /* pressure is taken this often */
+	LOOK_EVERY = 40,             /* phases; at the end of each round a pressed lane ... */
+	LOOK_PHASES = 5,             /* is not paced for these, so that its rate shows again */
+	RESTED_PHASES = 2,           /* after a rest a rate shows nothing for one phase at least */
 	CALM_NS = 100000000,         /* the window shrinks by an eighth each such time */
 	PROBE_NS = 200000000,        /* a lane left out gets a piece after this */
 	UNEQUAL_VOTES = 3,
@@ -43,12 +48,27 @@ static uint64_t finish_ns(uint64_t bytes, uint32_t cost_ns)
 static void window_set(struct core_send *c, struct core_lane *lane)
 {
 	uint64_t w = (uint64_t)c->window_us * 1000 * CORE_COST_UNIT / lane->cost_ns;
+	uint64_t min = lane->two_way != 0 ? WINDOW_MIN_TWO_WAY : WINDOW_MIN;
 
 	if (lane->samples < SAMPLES_TRUSTED && w > WINDOW_UNMEASURED + lane->total_bytes / 4) {
 		w = WINDOW_UNMEASURED + lane->total_bytes / 4;
 	}
-	w = w < WINDOW_MIN ? WINDOW_MIN : w;
+	w = w < min ? min : w;
 	lane->window_bytes = (uint32_t)(w > WINDOW_MAX ? WINDOW_MAX : w);
+}
+
+/* Did the lane's port receive pieces since the last measurement? */
+static void look_both_ways(const struct core_send *c, struct core_lane *lane)
+{
+	const struct core_load *load = c->cfg.load[lane->port];
+	uint64_t rx = load == NULL ? 0 : __atomic_load_n(&load->rx_bytes, __ATOMIC_RELAXED);
+
+	if (rx != lane->rx_seen) {
+		lane->rx_seen = rx;
+		lane->two_way = TWO_WAY_SAMPLES;
+	} else if (lane->two_way != 0) {
+		lane->two_way--;
+	}
 }
 
 static uint32_t lane_pressure(const struct core_send *c, const struct core_lane *lane)
@@ -66,11 +86,21 @@ static uint32_t lane_pressure(const struct core_send *c, const struct core_lane 
 }
 
 /* Cost with pressure: at most pressure_max_pct off the rate. */
-static void tilt(struct core_send *c, struct core_lane *lane)
+static uint32_t tilted(const struct core_send *c, const struct core_lane *lane)
 {
 	uint64_t off = (uint64_t)lane->pressure * c->cfg.pressure_max_pct;
 
-	lane->cost_eff_ns = (uint32_t)((uint64_t)lane->cost_ns * 25500 / (25500 - off));
+	return (uint32_t)((uint64_t)lane->cost_ns * 25500 / (25500 - off));
+}
+
+/*
+ * A lane that is paced rests, and then its rate cannot be measured: what a queue or a token bucket
+ * gave back meanwhile makes it look faster, the latency of single pieces slower. So such samples
+ * are dropped, and now and then the lane runs without pacing for a look.
+ */
+static bool lane_looks(const struct core_lane *lane)
+{
+	return lane->pressed >= LOOK_EVERY - LOOK_PHASES;
 }
 
 /*
@@ -86,16 +116,17 @@ static void judge(struct core_send *c)
 	for (uint64_t left = c->active; left != 0; left &= left - 1) {
 		struct core_lane *lane = &c->lane[__builtin_ctzll(left)];
 		uint32_t cost = lane->bound_ns != 0 ? lane->bound_ns : UINT32_MAX;
+		uint32_t eff = tilted(c, lane);
 
-		tilt(c, lane);
+		lane->cost_eff_ns = lane_looks(lane) ? lane->cost_ns : eff;
 		c->rate_sum += CORE_COST_UNIT * NS_PER_MS / lane->cost_eff_ns;
 		if (lane->samples >= SAMPLES_TRUSTED) {
-			cost = lane->cost_eff_ns;
+			cost = eff;
 			max = cost > max ? cost : max;
 		}
 		min = cost < min ? cost : min;
-		nominal_min = lane->cost_eff_ns < nominal_min ? lane->cost_eff_ns : nominal_min;
-		nominal_max = lane->cost_eff_ns > nominal_max ? lane->cost_eff_ns : nominal_max;
+		nominal_min = eff < nominal_min ? eff : nominal_min;
+		nominal_max = eff > nominal_max ? eff : nominal_max;
 	}
 	if (max == 0) {
 		min = nominal_min;
@@ -149,7 +180,16 @@ static void phase(struct core_send *c, uint64_t now_ns)
 	uint64_t offset = c->cfg.hash % PHASE_NS;
 
 	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
-		c->lane[i].pressure = (uint8_t)lane_pressure(c, &c->lane[i]);
+		struct core_lane *lane = &c->lane[i];
+
+		lane->pressure = (uint8_t)lane_pressure(c, lane);
+		lane->pressed = (uint8_t)((lane->pressed + 1) % LOOK_EVERY);
+		if (lane->pressure == 0) {
+			lane->pressed = 0;
+		}
+		if (lane->rested != 0) {
+			lane->rested--;
+		}
 	}
 	c->phase_ns = (now_ns - offset) / PHASE_NS * PHASE_NS + offset + PHASE_NS;
 }
@@ -173,7 +213,10 @@ void plan_lane_reset(struct core_send *c, uint32_t l)
 	lane->cost_eff_ns = lane->cost_ns;
 	lane->samples = 0;
 	lane->bound_ns = 0;
+	lane->pressed = 0;
+	lane->rested = 0;
 	measure_drop(lane);
+	lane->two_way = 0;
 	window_set(c, lane);
 }
 
@@ -191,6 +234,11 @@ static bool sample_long_enough(const struct core_lane *lane)
 static __attribute__((cold)) void lane_measure(struct core_send *c, struct core_lane *lane)
 {
 	if (lane->acc_bytes == 0 || !sample_long_enough(lane)) {
+		return;
+	}
+	look_both_ways(c, lane);
+	if (lane->rested != 0) {
+		measure_drop(lane);
 		return;
 	}
 	uint64_t sample = lane->acc_ns * CORE_COST_UNIT / lane->acc_bytes;
@@ -261,21 +309,6 @@ static inline void measure_all(struct core_send *c, uint64_t now_ns)
 	}
 }
 
-/*
- * A pressed lane rests after its work for as much of the time it really took as its rate is tilted:
- * the estimate that it was paced by may come from a stall, and then it would rest for seconds.
- */
-static __attribute__((cold)) void pace_bound(struct core_lane *lane, uint64_t now_ns)
-{
-	uint64_t busy = now_ns > lane->busy_ns ? now_ns - lane->busy_ns : 0;
-	uint64_t off = lane->cost_eff_ns > lane->cost_ns ? lane->cost_eff_ns - lane->cost_ns : 0;
-	uint64_t rest = busy * off / lane->cost_ns;
-
-	if (lane->paced_ns > now_ns + rest) {
-		lane->paced_ns = now_ns + rest;
-	}
-}
-
 /* A lane ran dry although its window alone kept pieces away: the window is too small. */
 static __attribute__((cold)) void lane_unblock(struct core_send *c, struct core_lane *lane,
 						   uint64_t now_ns)
@@ -288,11 +321,23 @@ static __attribute__((cold)) void lane_unblock(struct core_send *c, struct core_
 	lane->blocked = false;
 }
 
+/*
+ * A paced lane ran dry before its time. The rate that it was paced by may come from a stall, so
+ * that no rest is longer than a probing interval.
+ */
+static __attribute__((cold)) void lane_rests(struct core_lane *lane, uint64_t now_ns)
+{
+	lane->rested = RESTED_PHASES;
+	if (lane->paced_ns > now_ns + PROBE_NS) {
+		lane->paced_ns = now_ns + PROBE_NS;
+	}
+}
+
 /* A lane that had run dry by the time it was polled may have been idle since the poll before. */
 static void lane_dry(struct core_send *c, struct core_lane *lane, uint64_t now_ns)
 {
 	if (lane->paced_ns > now_ns) {
-		pace_bound(lane, now_ns);
+		lane_rests(lane, now_ns);
 	}
 	lane->err_ns += c->gap_ns;
 	if (lane->blocked) {
@@ -461,14 +506,20 @@ static uint64_t lane_finish_ns(const struct core_lane *lane, uint32_t bytes, uin
 	return fin;
 }
 
-static bool lane_has_room(const struct core_send *c, const struct core_lane *lane, uint32_t bytes,
+/* Does its pace, and then its window, let a lane take `bytes` more? */
+static bool lane_has_room(const struct core_send *c, struct core_lane *lane, uint32_t bytes,
 			  uint64_t now_ns)
 {
 	if (lane->cost_eff_ns != lane->cost_ns &&
 	    lane->paced_ns > now_ns + (uint64_t)c->window_us * 1000) {
+		lane->rested = RESTED_PHASES;
 		return false;
 	}
-	return lane->inflight_bytes == 0 || lane->inflight_bytes + bytes <= lane->window_bytes;
+	if (lane->inflight_bytes == 0 || lane->inflight_bytes + bytes <= lane->window_bytes) {
+		return true;
+	}
+	lane->blocked = true;
+	return false;
 }
 
 static int lane_late(struct core_send *c, const struct core_msg *m, uint32_t wrs, uint64_t now_ns)
@@ -487,9 +538,7 @@ static int lane_late(struct core_send *c, const struct core_msg *m, uint32_t wrs
 		uint64_t fin = lane_finish_ns(lane, bytes, now_ns);
 
 		first = fin < first ? fin : first;
-		if (!lane_has_room(c, lane, bytes, now_ns)) {
-			lane->blocked = true;
-		} else if (fin < best) {
+		if (lane_has_room(c, lane, bytes, now_ns) && fin < best) {
 			best = fin;
 			choice = (int)l;
 		}

@@ -38,7 +38,6 @@ static inline void plan_posted(struct core_send *c, struct core_lane *lane, uint
 
 	if (lane->timed++ == 0) {
 		lane->last_ns = now_ns;
-		lane->busy_ns = now_ns;
 		if (c->inflight_bytes == bytes) { /* the first after a rest */
 			c->batch_ns = now_ns;
 			c->idle_polls = 0;

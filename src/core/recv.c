@@ -284,6 +284,18 @@ static void size_from_record(struct core_recv *c, uint32_t slot)
 	}
 }
 
+/* Where large messages come in, acks of what goes out must wait: the sender's windows grow. */
+static void port_received(struct core_recv *c, uint32_t port, uint32_t bytes)
+{
+	struct core_load *load = c->cfg.load[port];
+
+	if (load != NULL) {
+		uint64_t rx = __atomic_load_n(&load->rx_bytes, __ATOMIC_RELAXED);
+
+		__atomic_store_n(&load->rx_bytes, rx + bytes, __ATOMIC_RELAXED);
+	}
+}
+
 __attribute__((noinline)) int core_recv_imm(struct core_recv *c, uint32_t l, uint32_t imm,
 					    uint32_t bytes)
 {
@@ -315,6 +327,7 @@ __attribute__((noinline)) int core_recv_imm(struct core_recv *c, uint32_t l, uin
 		if (rc != 0) {
 			return rc;
 		}
+		port_received(c, lane->port, bytes);
 	}
 	if (c->cfg.adaptive_routing) {
 		size_from_record(c, slot);

@@ -74,6 +74,9 @@ struct core_lane {
 	uint32_t window_bytes;
 	uint32_t samples;       /* measurements taken, saturating */
 	bool blocked;           /* its window alone kept a piece away */
+	uint8_t rested;         /* phases until a rate shows again after pacing kept a piece away */
+	uint8_t pressed;        /* phases under pressure, in the present round of looks */
+	uint8_t two_way;        /* measurements until its port counts as one that only sends */
 	/* measured pieces in flight; `last_ns` counts while there are any */
 	uint32_t timed;
 	uint16_t posted;        /* units ever posted, mod 2^16: receive WRs used up */
@@ -82,7 +85,7 @@ struct core_lane {
 	uint8_t head;           /* place in unit[lane] of the next unit */
 	uint8_t tail;           /* place of the oldest unit in flight */
 	uint64_t last_ns;       /* until when busy time is accounted for */
-	uint64_t busy_ns;       /* since when measured pieces are in flight without a break */
+	uint64_t rx_seen;       /* what its port had received at the last measurement */
 	uint64_t acc_ns;        /* busy time and bytes since the last measurement */
 	uint64_t acc_bytes;
 	uint64_t err_ns;        /* how much of acc_ns may have been idle */

@@ -168,12 +168,43 @@ static void drained(void)
 	rig_end();
 }
 
+static void await_pressure(const struct comm *c, uint32_t value)
+{
+	for (int i = 0; __atomic_load_n(&c->remote[1].pressure, __ATOMIC_RELAXED) != value; i++) {
+		CHECK(i < 5000);
+		rig_pause_us(1000);
+	}
+}
+
+/* The sender hears of the receiver's pressure without a new receive, but not of each small move. */
+static void pressed(void)
+{
+	struct core_port *word;
+	struct comm *c;
+	struct pair p;
+
+	open_apart(&p);
+	c = p.recv;
+	word = &c->port[1].port->word;
+	__atomic_store_n(&word->pressure, 200, __ATOMIC_RELAXED);
+	await_pressure(p.send, 200);
+	__atomic_store_n(&word->pressure, 220, __ATOMIC_RELAXED);
+	rig_pause_us(100000);
+	await_pressure(p.send, 200);
+	__atomic_store_n(&word->pressure, 233, __ATOMIC_RELAXED);
+	await_pressure(p.send, 233);
+	__atomic_store_n(&word->pressure, 0, __ATOMIC_RELAXED);
+	await_pressure(p.send, 0);
+	pair_close(&p);
+	rig_end();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct rig_case cases[] = {
 		{"local_down", local_down},   {"remote_down", remote_down},
 		{"all_down", all_down},	      {"down_before", down_before},
-		{"drained", drained},
+		{"drained", drained},	      {"pressed", pressed},
 	};
 
 	return rig_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
