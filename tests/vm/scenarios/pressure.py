@@ -1,6 +1,6 @@
 """A rail that marks CE at an unchanged rate gets a smaller share while the rail map counts the marks.
 
-One message at a time: where all rails always have work waiting, each carries what it can, marked or not.
+All rails always have work waiting, so that only pacing can make the share smaller.
 """
 
 FULL = True
@@ -16,7 +16,7 @@ def run(rig):
 	rig.shape(mbyte_s=3.0)
 	rig.ce(MARKED, 10, "a")
 	try:
-		result = bench.run(rig, "sendrecv -b 1M -e 1M --window 1 --duration 5",
+		result = bench.run(rig, "sendrecv -b 1M -e 1M --window 8 --duration 8",
 				   env="NCCL_IB_TC=2")
 		bench.right(result)
 		marks = [bench.map_row(rig, "b", r)["rx_ce"] for r in range(rig.rails)]
