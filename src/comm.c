@@ -235,34 +235,11 @@ static int cq_depth(const struct comm *c, const struct comm_port *p)
 									      p->port->attr.max_cqe;
 }
 
-static int setup_port(struct comm *c, struct comm_port *p, const char **what)
+static int queue_pairs_make(struct comm *c, struct comm_port *p)
 {
-	void *start;
-	size_t bytes;
-	int rc = port_address(p->port, &p->addr);
+	int rc = 0;
 
-	*what = "port address";
-	if (rc != 0) {
-		return rc;
-	}
-	*what = "ibv_alloc_pd";
-	rc = port_pd_get(p->port, &p->pd);
-	if (rc != 0) {
-		return rc;
-	}
-	*what = "ibv_create_cq";
-	rc = verbs.create_cq(p->port->ctx, cq_depth(c, p), c, &p->cq);
-	if (rc != 0) {
-		return rc;
-	}
-	ring_range(c, &start, &bytes);
-	*what = "ibv_reg_mr of the ring";
-	rc = verbs.reg_mr(p->pd, start, bytes, (uintptr_t)start,
-			  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &p->ring_mr);
-	if (rc != 0) {
-		return rc;
-	}
-	*what = "ibv_create_qp";
+	p->step = "ibv_create_qp";
 	for (int i = 0; i < c->lane_count && rc == 0; i++) {
 		if (c->lane[i].port == p->index) {
 			rc = qp_make(c, p, &c->lane[i].qp);
@@ -274,22 +251,64 @@ static int setup_port(struct comm *c, struct comm_port *p, const char **what)
 	return rc;
 }
 
+static int setup_port(struct comm *c, struct comm_port *p)
+{
+	void *start;
+	size_t bytes;
+	int rc = port_address(p->port, &p->addr);
+
+	p->step = NULL;
+	if (rc != 0) {
+		return rc;
+	}
+	p->step = "ibv_alloc_pd";
+	rc = port_pd_get(p->port, &p->pd);
+	if (rc != 0) {
+		return rc;
+	}
+	p->step = "ibv_create_cq";
+	rc = verbs.create_cq(p->port->ctx, cq_depth(c, p), c, &p->cq);
+	if (rc != 0) {
+		return rc;
+	}
+	ring_range(c, &start, &bytes);
+	p->step = "ibv_reg_mr of the ring";
+	rc = verbs.reg_mr(p->pd, start, bytes, (uintptr_t)start,
+			  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &p->ring_mr);
+	return rc != 0 ? rc : queue_pairs_make(c, p);
+}
+
 static int setup_job(struct job *job)
 {
 	struct comm_port *p = CONTAINER_OF(job, struct comm_port, job);
-	const char *what;
-	int rc = setup_port(p->comm, p, &what);
 
-	if (rc != 0) {
-		char hint[256] = "";
+	return setup_port(p->comm, p);
+}
 
-		if (rc == -ENOMEM) {
-			mr_memlock_hint(hint, sizeof(hint));
+/* One line for all ports: what stops one, as too little locked memory, mostly stops each. */
+static void setup_failed(const struct comm *c)
+{
+	const struct comm_port *first = NULL;
+	char cause[MR_CAUSE_BYTES], others[32] = "";
+	int failed = 0;
+
+	for (int i = 0; i < c->port_count; i++) {
+		const struct comm_port *p = &c->port[i];
+
+		if (p->job.result != 0 && p->step != NULL) {
+			first = failed++ == 0 ? p : first;
 		}
-		log_warn("%s: %s failed: %s%s%s", p->port->name, what, strerror(-rc),
-			 hint[0] != '\0' ? ": " : "", hint);
 	}
-	return rc;
+	if (first == NULL) {
+		return;
+	}
+	if (failed > 1) {
+		snprintf(others, sizeof(others), " (and %d more port%s)", failed - 1,
+			 failed > 2 ? "s" : "");
+	}
+	log_warn("%s%s: %s for a %s comm failed: %s", first->port->name, others, first->step,
+		 c->kind == COMM_SEND ? "send" : "receive",
+		 mr_cause(first->job.result, cause, sizeof(cause)));
 }
 
 static void jobs_start(struct comm *c, int (*fn)(struct job *job))
@@ -404,7 +423,12 @@ void comm_setup_start(struct comm *c)
 
 int comm_setup_done(struct comm *c)
 {
-	return jobs_done(c);
+	int rc = jobs_done(c);
+
+	if (rc < 0) {
+		setup_failed(c);
+	}
+	return rc;
 }
 
 /* --- what the other half must know -------------------------------------------------------- */

@@ -77,6 +77,7 @@ struct comm_port {
 	struct ibv_qp *flush_qp; /* loopback, receivers of GPU memory only */
 	struct port_address addr;
 	struct job job;          /* set-up on the device's worker */
+	const char *step;        /* of set-up: the call it is at, NULL: one that logs itself */
 	struct comm *comm;       /* back, for the job */
 	int index;               /* in comm->port */
 };

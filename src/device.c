@@ -335,8 +335,6 @@ int port_pd_get(struct port *port, struct ibv_pd **pd)
 	if (rc == 0) {
 		port->pd_refs++;
 		*pd = port->pd;
-	} else {
-		log_warn("%s: no protection domain (%s)", port->name, strerror(-rc));
 	}
 	pthread_mutex_unlock(&port->lock);
 	return rc;

@@ -108,7 +108,7 @@ int vdevice_make(int count, const int *devs, int *index);
  */
 int port_address(struct port *port, struct port_address *out);
 
-/* port_pd_get/put - the port's protection domain, shared by all users. */
+/* port_pd_get/put - the port's protection domain, shared by all users. -errno is not logged. */
 int port_pd_get(struct port *port, struct ibv_pd **pd);
 void port_pd_put(struct port *port);
 

@@ -151,32 +151,38 @@ static int access_flags(void)
 	return flags;
 }
 
-const char *mr_memlock_hint(char *buf, size_t bytes)
+/* Locked memory ran out, as the kernel says it; at a limit of 0 it does not even try. */
+static bool is_memlock(int rc, rlim_t limit)
 {
+	return rc == -ENOMEM || rc == -EAGAIN || (rc == -EPERM && limit == 0);
+}
+
+const char *mr_cause(int rc, char *buf, size_t bytes)
+{
+	const char *error = strerror(-rc);
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_MEMLOCK, &limit))
-		snprintf(buf, bytes, "the limit on locked memory cannot be read");
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) || !is_memlock(rc, limit.rlim_cur))
+		snprintf(buf, bytes, "%s", error);
 	else if (limit.rlim_cur == RLIM_INFINITY)
 		snprintf(buf, bytes,
-			 "RLIMIT_MEMLOCK is unlimited: the host or the adapter is out of memory");
+			 "%s; RLIMIT_MEMLOCK is unlimited: the host or the adapter is out of it",
+			 error);
 	else
 		snprintf(buf, bytes,
-			 "RLIMIT_MEMLOCK is %llu KiB: raise it with `ulimit -l unlimited`, or "
-			 "LimitMEMLOCK=infinity in the service that starts the job",
-			 (unsigned long long)limit.rlim_cur / 1024);
+			 "%s; RLIMIT_MEMLOCK is %llu bytes: raise it with `ulimit -l unlimited`, "
+			 "or LimitMEMLOCK=infinity in the service that starts the job",
+			 error, (unsigned long long)limit.rlim_cur);
 	return buf;
 }
 
 static void failure_say(const struct port *port, const struct range *r, int rc)
 {
-	char hint[256] = "";
+	char cause[MR_CAUSE_BYTES];
 
-	if (rc == -ENOMEM)
-		mr_memlock_hint(hint, sizeof(hint));
-	log_warn("%s: cannot register %zu bytes at %p%s (%s)%s%s", port->name, r->bytes,
-		 (void *)r->addr, r->fd >= 0 ? " as dmabuf" : "", strerror(-rc), *hint ? ": " : "",
-		 hint);
+	log_warn("%s: %s of %zu bytes at %p failed: %s", port->name,
+		 r->fd >= 0 ? "ibv_reg_dmabuf_mr" : "ibv_reg_mr", r->bytes, (void *)r->addr,
+		 mr_cause(rc, cause, sizeof(cause)));
 }
 
 static int verbs_register(struct ibv_pd *pd, const struct range *r, struct ibv_mr **mr)
@@ -194,8 +200,10 @@ static int entry_make(struct port *port, const struct range *r, struct mr_cache_
 	struct ibv_mr *mr;
 	int rc = port_pd_get(port, &pd);
 
-	if (rc)
+	if (rc) {
+		log_warn("%s: ibv_alloc_pd failed: %s", port->name, strerror(-rc));
 		return rc;
+	}
 	rc = cache_grow(port);
 	if (rc) {
 		log_warn("%s: no memory for the list of registered ranges", port->name);

@@ -38,8 +38,8 @@ static inline uint32_t mr_index(uint32_t id)
 
 /*
  * mr_register - register on all ports of a device. `fd` < 0: host or peermem memory; else dmabuf
- * at `offset`. Returns 0 and *out; -errno with one line (ENOMEM names RLIMIT_MEMLOCK and its
- * value). Threads: any, also beside the data path; a port's registrations wait for each other.
+ * at `offset`. Returns 0 and *out; -errno with one line (see mr_cause()). Threads: any, also beside
+ * the data path; a port's registrations wait for each other.
  */
 int mr_register(const struct vdevice *dev, void *addr, size_t bytes, int type, uint64_t offset,
 		int fd, struct mr **out);
@@ -47,10 +47,13 @@ int mr_register(const struct vdevice *dev, void *addr, size_t bytes, int type, u
 /* mr_deregister - the reverse; NULL is nothing. The data path must be done with it. */
 void mr_deregister(struct mr *mr);
 
+enum { MR_CAUSE_BYTES = 256 };
+
 /*
- * mr_memlock_hint - after an ENOMEM of a verbs call: what the limit on locked memory is and how to
- * raise it. Returns buf.
+ * mr_cause - the error of a verbs call that makes an object, in words: where that may be the limit
+ * on locked memory, with its value and how to raise it. All callers that report one use it.
+ * Returns buf.
  */
-const char *mr_memlock_hint(char *buf, size_t bytes);
+const char *mr_cause(int rc, char *buf, size_t bytes);
 
 #endif

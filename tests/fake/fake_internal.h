@@ -128,6 +128,8 @@ struct fake {
 	uint64_t epoch;	  /* changes when any QP's peer may have changed */
 	uint64_t waiting; /* WRs posted and not acked, all QPs */
 	uint64_t random;
+	const char *fail_always;
+	int fail_always_error;
 	unsigned fail_in;
 	int fail_error;
 	const char *failed;

@@ -21,6 +21,10 @@ struct fake fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 int fake_enter(const char *call)
 {
 	pthread_mutex_lock(&fake.lock);
+	if (fake.fail_always && strcmp(fake.fail_always, call) == 0) {
+		fake.failed = call;
+		return fake.fail_always_error;
+	}
 	if (fake.fail_in == 0 || --fake.fail_in > 0)
 		return 0;
 	fake.failed = call;
@@ -229,7 +233,7 @@ static void init_locked(const struct fake_config *config)
 	fake.counts = (struct fake_counts){0};
 	fake.open_pds = fake.open_mrs = fake.open_cqs = fake.open_qps = 0;
 	fake.fail_in = fake.faults = 0;
-	fake.failed = NULL;
+	fake.failed = fake.fail_always = NULL;
 	for (int d = 0; d < fake.config.device_count; d++)
 		device_init(&fake.device[d], d);
 }
@@ -998,6 +1002,14 @@ void fake_fail_nth(unsigned n, int error)
 	fake.fail_in = n;
 	fake.fail_error = error;
 	fake.failed = NULL;
+	pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_fail_always(const char *call, int error)
+{
+	pthread_mutex_lock(&fake.lock);
+	fake.fail_always = call;
+	fake.fail_always_error = error;
 	pthread_mutex_unlock(&fake.lock);
 }
 

@@ -93,6 +93,8 @@ void fake_event_qp(struct ibv_qp *qp, enum ibv_event_type type);
 /* fake_fail_nth - the nth call from now that can fail (table, post or poll) fails once; 0 = none.
  */
 void fake_fail_nth(unsigned n, int error);
+/* fake_fail_always - every call of the table with this name fails; NULL = none. Until fake_init. */
+void fake_fail_always(const char *call, int error);
 /* fake_failed - the name of the call that fake_fail_nth made fail; NULL if it has not come yet. */
 const char *fake_failed(void);
 
