@@ -101,7 +101,7 @@ enum core_lane_state { LANE_ACTIVE, LANE_FENCING, LANE_DOWN, LANE_PROBING };
 
 /*
  * One port as all comms of the process see it. Written by the plugin thread (or the simulator),
- * read by the core with plain loads: each field is one word, so none can be torn.
+ * read by the core through core_word() only: each field is one word, so none can be torn.
  */
 struct core_port {
 	uint32_t down;     /* 1: the kernel or the peer says that the link is down */
@@ -109,6 +109,12 @@ struct core_port {
 	uint32_t mbps;     /* speed, megabit/s; 0 = unknown */
 	uint32_t drain;    /* 1: an operator drains it: no new pieces while another lane lives */
 };
+
+/* A word that another thread may write at any time: as cheap as a plain load. */
+static inline uint32_t core_word(const uint32_t *word)
+{
+	return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
 
 /*
  * Load of one local port over all comms of the process; senders add and subtract, anyone reads.

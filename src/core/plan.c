@@ -73,8 +73,8 @@ static void look_both_ways(const struct core_send *c, struct core_lane *lane)
 
 static uint32_t lane_pressure(const struct core_send *c, const struct core_lane *lane)
 {
-	uint32_t p = c->cfg.local[lane->port]->pressure;
-	uint32_t remote = c->cfg.remote[lane->remote]->pressure;
+	uint32_t p = core_word(&c->cfg.local[lane->port]->pressure);
+	uint32_t remote = core_word(&c->cfg.remote[lane->remote]->pressure);
 
 	p = remote > p ? remote : p;
 	if (c->newest != UINT64_MAX) {
@@ -148,13 +148,14 @@ static void judge(struct core_send *c)
 
 static bool lane_usable(const struct core_send *c, const struct core_lane *lane)
 {
-	return lane->state == LANE_ACTIVE && !c->cfg.local[lane->port]->down &&
-	       !c->cfg.remote[lane->remote]->down;
+	return lane->state == LANE_ACTIVE && !core_word(&c->cfg.local[lane->port]->down) &&
+	       !core_word(&c->cfg.remote[lane->remote]->down);
 }
 
 static bool lane_drained(const struct core_send *c, const struct core_lane *lane)
 {
-	return c->cfg.local[lane->port]->drain || c->cfg.remote[lane->remote]->drain;
+	return core_word(&c->cfg.local[lane->port]->drain) ||
+	       core_word(&c->cfg.remote[lane->remote]->drain);
 }
 
 void core_send_signal(struct core_send *c)
@@ -205,7 +206,8 @@ static void measure_drop(struct core_lane *lane)
 void plan_lane_reset(struct core_send *c, uint32_t l)
 {
 	struct core_lane *lane = &c->lane[l];
-	uint32_t here = c->cfg.local[lane->port]->mbps, there = c->cfg.remote[lane->remote]->mbps;
+	uint32_t here = core_word(&c->cfg.local[lane->port]->mbps);
+	uint32_t there = core_word(&c->cfg.remote[lane->remote]->mbps);
 	uint32_t mbps = there != 0 && (here == 0 || there < here) ? there : here;
 	uint32_t cost = mbps == 0 ? COST_DEFAULT : 524288000u / mbps;
 

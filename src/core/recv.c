@@ -44,8 +44,8 @@ static void signals_take(struct core_recv *c)
 	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
 		const struct core_recv_lane *lane = &c->lane[i];
 
-		if (lane->state == LANE_ACTIVE && !c->cfg.local[lane->port]->down &&
-		    !c->cfg.remote[lane->remote]->down) {
+		if (lane->state == LANE_ACTIVE && !core_word(&c->cfg.local[lane->port]->down) &&
+		    !core_word(&c->cfg.remote[lane->remote]->down)) {
 			usable |= 1ull << i;
 		}
 	}
@@ -147,7 +147,7 @@ static void record_credits(struct core_recv *c, struct core_cts *rec, uint32_t b
 static void record_pressure(const struct core_recv *c, struct core_cts *rec)
 {
 	for (uint32_t i = 0; i < c->cfg.port_count; i++) {
-		rec->pressure[i] = (uint8_t)c->cfg.local[i]->pressure;
+		rec->pressure[i] = (uint8_t)core_word(&c->cfg.local[i]->pressure);
 	}
 }
 
