@@ -569,8 +569,12 @@ static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *byt
 		}
 	}
 	if (core_recv_post(&c->core, (uint32_t)n, buffer, &slot, &a) != 0) {
-		/* Full: with no receive open nobody would call test to take completions. */
-		recv_progress(c, c->core.lane[c->core.cts_lane].port, 1, &(uint8_t){ 1 });
+		/*
+		 * Full: with no receive open nobody would call test to take completions. Of all
+		 * ports, since the usual lane's may be down and the others' queues full.
+		 */
+		recv_progress(c, c->core.lane[c->core.cts_lane].port, c->base.port_count,
+			      &(uint8_t){ 1 });
 		return comm_error(&c->base);
 	}
 	if (UNLIKELY(announce(c, &a) != 0)) {
