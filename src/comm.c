@@ -467,6 +467,15 @@ void comm_wire(const struct comm *c, struct wire_connect *out)
 	}
 }
 
+/* The same at both ends, so that small messages and their announcements begin on one path. */
+static uint32_t path_hash(const struct comm *c)
+{
+	uint64_t low = c->id < c->peer_id ? c->id : c->peer_id;
+	uint64_t high = c->id < c->peer_id ? c->peer_id : c->id;
+
+	return (uint32_t)(hash_u64(low ^ high << 32) >> 33);
+}
+
 static void core_config_make(const struct comm *c, struct core_config *cfg)
 {
 	memset(cfg, 0, sizeof(*cfg));
@@ -476,7 +485,7 @@ static void core_config_make(const struct comm *c, struct core_config *cfg)
 	cfg->small_bytes = (uint32_t)config.small_bytes * c->port_count;
 	cfg->window_us = (uint32_t)config.window_us;
 	cfg->pressure_max_pct = (uint32_t)config.pressure_max_pct;
-	cfg->hash = (uint32_t)(hash_u64(c->id ^ c->peer_id << 32) >> 33);
+	cfg->hash = path_hash(c);
 	cfg->split_all = config.ib_split_data_on_qps != 0;
 	cfg->observe = config.mode == MODE_OBSERVE;
 	cfg->adaptive_routing = c->adaptive_routing;

@@ -380,6 +380,17 @@ static void no_region(void)
 	rig_end();
 }
 
+/* What each port has carried since the last call. */
+static void port_bytes(uint64_t before[4], uint64_t out[4])
+{
+	for (int i = 0; i < 4; i++) {
+		uint64_t now = fake_port_bytes(i, 1);
+
+		out[i] = now - before[i];
+		before[i] = now;
+	}
+}
+
 /* One 8 B message; with `queued` deliveries it takes a while, in any order. */
 static void small_message(struct pair *p, char *buffer, void *send_mr, void *recv_mr, bool queued)
 {
@@ -402,6 +413,51 @@ static void small_message(struct pair *p, char *buffer, void *send_mr, void *rec
 			CHECK_INT(rig_net->test(recv, &received, &size), 0);
 	}
 	CHECK(memcmp(buffer, buffer + 8, 8) == 0);
+}
+
+/* A comm's small messages and their announcements all go over one path, and stay there. */
+static void small_stays_with(enum fake_delivery delivery)
+{
+	enum {
+		MESSAGES = 1000,
+		PAIRS = 6
+	};
+	uint64_t before[4] = {0}, bytes[4];
+	char *buffer = rig_buffer(4096);
+	struct pair p[PAIRS];
+	void *mr[PAIRS][2];
+
+	rig_begin(&(struct fake_config){.device_count = 4, .delivery = delivery});
+	for (int i = 0; i < PAIRS; i++) {
+		pair_open(&p[i], rig_device(4), rig_device(4));
+		CHECK_INT(rig_net->regMr(p[i].send, buffer, 4096, RY_NET_PTR_HOST, &mr[i][0]), 0);
+		CHECK_INT(rig_net->regMr(p[i].recv, buffer, 4096, RY_NET_PTR_HOST, &mr[i][1]), 0);
+	}
+	for (int i = 0; i < PAIRS; i++) {
+		int used = 0;
+
+		port_bytes(before, bytes);
+		for (int m = 0; m < MESSAGES; m++)
+			small_message(&p[i], buffer, mr[i][0], mr[i][1], delivery == FAKE_QUEUED);
+		port_bytes(before, bytes);
+		for (int k = 0; k < 4; k++)
+			used += bytes[k] != 0;
+		CHECK(bytes[0] + bytes[1] + bytes[2] + bytes[3] == MESSAGES * (8 + 64));
+		CHECK_INT(used, 1);
+	}
+	for (int i = 0; i < PAIRS; i++) {
+		CHECK_INT(rig_net->deregMr(p[i].send, mr[i][0]), 0);
+		CHECK_INT(rig_net->deregMr(p[i].recv, mr[i][1]), 0);
+		pair_close(&p[i]);
+	}
+	rig_end();
+	rig_buffer_free(buffer, 4096);
+}
+
+static void small_stays(void)
+{
+	small_stays_with(FAKE_IMMEDIATE);
+	small_stays_with(FAKE_QUEUED);
 }
 
 /*
@@ -454,7 +510,8 @@ int main(int argc, char **argv)
 		CASE(ports_4_1), CASE(qps_2),	      CASE(qps_2_split),
 		CASE(qps_128),	 CASE(adaptive_routing), CASE(adaptive_routing_all),
 		CASE(inline_cts), CASE(observe),      CASE(small_pieces),
-		CASE(announcements_elsewhere), CASE(slots_full), CASE(comms_many),   CASE(listen_twice),
+		CASE(small_stays), CASE(announcements_elsewhere),
+		CASE(slots_full), CASE(comms_many),   CASE(listen_twice),
 		CASE(sizes_negative), CASE(no_region),
 	};
 
