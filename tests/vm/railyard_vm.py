@@ -11,6 +11,8 @@ Standard library only. Rates are in MB/s (10^6 bytes), times in seconds.
 """
 
 import base64
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -26,6 +28,11 @@ VM_DIR = os.path.join(REPO, "build", "vm")
 KERNELS = ("6.1", "6.12")
 HOSTS = ("a", "b")
 CHUNK = 32768
+# How a console says that all is over, and before that why (PANIC_LINES at most before).
+PANIC = r"Kernel panic - not syncing|supervisor: the guest reset itself"
+PANIC_CAUSE = (r"BUG: |kernel BUG at|Oops|double fault|invalid opcode|general protection fault"
+	       r"|stack segment|divide error|int3: |PANIC: ")
+PANIC_LINES = 120
 # Packets that netem may hold: more than the tbf below it can, so that nothing is dropped.
 NETEM_LIMIT = 20000
 
@@ -286,6 +293,16 @@ class Rig:
 	def guest(self, host):
 		return self.hosts[host]
 
+	def panic(self, wait_s=0):
+		"""The first line of a guest's kernel panic, or None; a console may need some time to say it."""
+		if wait_s and not self.channel.closed:
+			time.sleep(wait_s)
+		for host in HOSTS:
+			with open(os.path.join(self.state_dir, host + ".console"), errors="replace") as f:
+				if line := panic_line(f.read()):
+					return "%s: %s" % (host, line)
+		return None
+
 	def both(self, command, timeout=60):
 		"""Run a command on both hosts at once; returns {"a": Process, "b": Process}."""
 		running = {h: g.popen(command) for h, g in self.hosts.items()}
@@ -490,6 +507,52 @@ def available(log, rates, begin, end):
 	return area / (end - begin)
 
 
+# --- kernel panics ------------------------------------------------------------------------------
+
+def panic_line(console):
+	"""The line of a console with which its last panic begins, or None."""
+	lines = [re.sub(r"^\[ *[\d.]+\] ", "", line) for line in console.splitlines()]
+	ends = [n for n, line in enumerate(lines) if re.match(PANIC, line)]
+	if not ends:
+		return None
+	# Some of the report is older than the panic's own line.
+	report = lines[max(0, ends[-1] - PANIC_LINES):ends[-1] + 1]
+	return next(line for line in report if re.match(PANIC + "|" + PANIC_CAUSE, line)).strip()
+
+
+def on_guests(start, jobs, work, done, panics):
+	"""work(rig, job) for each job on the pair of guests that start() makes, then done(its result).
+
+	A result is a dictionary with "pass" and, if that is false, "reason". When a guest's kernel panics,
+	the first line of it is added to panics, and a new pair is booted for the rest. A job that failed by
+	it is tried once more there. Ends early when the guests die without a panic.
+	"""
+	left, again = list(jobs), set()
+	while left:
+		with start() as rig:
+			panic = None
+			while left and not panic and not rig.channel.closed:
+				result = work(rig, left[0])
+				panic = rig.panic(0 if result["pass"] else 1)
+				if panic and not result["pass"]:
+					if left[0] not in again:
+						again.add(left[0])
+						continue
+					result["reason"] = "a second guest panic: " + panic
+				left.pop(0)
+				done(result)
+		if not panic:
+			return
+		panics.append(panic)
+		print("kernel %s: guest panic: %s%s" % (
+			rig.kernel, panic, "; booting new guests" if left else ""), flush=True)
+
+
+def panics_text(panics):
+	"""For a summary's line: "", or ", 2 guest panics"."""
+	return ", %d guest panic%s" % (len(panics), "s"[:len(panics) > 1]) if panics else ""
+
+
 # --- starting -----------------------------------------------------------------------------------
 
 def prepare(kernel):
@@ -514,6 +577,14 @@ def start_supervisor(argv, **kw):
 		process.wait()
 		raise RigError(answer["error"])
 	return process, answer["ready"]
+
+
+@contextlib.contextmanager
+def turn():
+	"""One at a time in this checkout: two pairs of busy guests would measure each other."""
+	with open(os.path.join(VM_DIR, "turn.lock"), "w") as lock:
+		fcntl.flock(lock, fcntl.LOCK_EX)
+		yield
 
 
 def socket_of(name):
