@@ -160,5 +160,39 @@ class Panics(unittest.TestCase):
 		self.assertEqual(self.run_jobs(["quit y"]), ([("x", True), ("y", False)], 0, 1))
 
 
+class FakeProcess:
+	def __init__(self, out, err=""):
+		self.out = out
+		self.err = err
+		self.command = "ib_write_bw"
+		self.returncode = 1
+
+	def shown(self):
+		return self.out + self.err
+
+
+class Perftest(unittest.TestCase):
+	RESULT = " 65536      183      0.00      0.030   0.0001\n"
+	ALONE = "ethernet_read_keys: Couldn't read remote address\n"
+
+	def rate(self, *outputs):
+		"""What perftest() makes of the client's outputs, one for each time that it is run."""
+		rig = railyard_vm.Rig.__new__(railyard_vm.Rig)
+		left = list(outputs)
+		rig.perftest_once = lambda *_: (FakeProcess(""), FakeProcess(left.pop(0)))
+		return rig.perftest(0), len(left)
+
+	def test_run_again_when_it_failed_by_itself(self):
+		self.assertEqual(self.rate(self.ALONE, "", self.RESULT), (3.75, 0))
+
+	def test_three_times_at_most(self):
+		with self.assertRaisesRegex(railyard_vm.RigError, "no result, 3 times.*\n?.*read remote"):
+			self.rate(self.ALONE, self.ALONE, self.ALONE, self.RESULT)
+
+	def test_not_when_the_transfer_failed(self):
+		with self.assertRaisesRegex(railyard_vm.RigError, "the transfer failed"):
+			self.rate(" Completion with error at client\n Failed status 12", self.RESULT)
+
+
 if __name__ == "__main__":
 	unittest.main()
