@@ -20,6 +20,11 @@ def within(samples, begin, end):
 	return [s for s in samples if begin <= s[0] <= end]
 
 
+def split(samples, at):
+	"""Those before a time, and the rest."""
+	return [s for s in samples if s[0] < at], [s for s in samples if s[0] >= at]
+
+
 def over(samples, begin, end):
 	"""Shares from begin to end; None if nothing was sent or sampled."""
 	inside = within(samples, begin, end)

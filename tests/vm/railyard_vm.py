@@ -323,21 +323,26 @@ class Rig:
 
 	def apply(self, keys, change):
 		"""Change the egress records of keys, then make the guests' queues follow."""
+		self.ready(keys, change)()
+
+	def ready(self, keys, change):
+		"""Like apply, but the change is made when the result is called, by a tc that waits for it."""
 		batches = {}
 		for host, rail in keys:
 			before, egress = dict(vars(self.egress[host, rail])), self.egress[host, rail]
 			change(egress)
 			batches.setdefault(host, []).extend(tc_commands(rail, before, egress))
-		running = []
-		for host, lines in batches.items():
-			if lines:
-				p = self.hosts[host].popen("tc -b -")
-				p.write("".join(line + "\n" for line in lines).encode())
+		waiting = [(self.hosts[host].popen("exec tc -b -"), "".join(line + "\n" for line in lines))
+			   for host, lines in batches.items() if lines]
+
+		def go():
+			for p, lines in waiting:
+				p.write(lines.encode())
 				p.write(b"")
-				running.append(p)
-		for p in running:
-			if p.wait(30):
-				raise RigError("%s: status %d%s" % (p, p.returncode, p.shown()))
+			for p, _ in waiting:
+				if p.wait(30):
+					raise RigError("%s: status %d%s" % (p, p.returncode, p.shown()))
+		return go
 
 	def shape(self, rail=None, host=None, mbyte_s=4.0):
 		"""Limit egress (of all rails and both hosts, unless named) to mbyte_s; None: no limit."""
@@ -349,10 +354,14 @@ class Rig:
 		rate = self.nominal * pct / 100
 		self.apply(self.select(rail, host), lambda e: setattr(e, "mbyte_s", rate))
 
-	def ce(self, rail, pct, host=None):
-		"""Mark pct percent of a rail's packets CE (needs ECT: NCCL_IB_TC=2; else they drop)."""
-		self.apply(self.select(rail, host),
-			   lambda e: vars(e).update(loss_pct=pct, mark=pct > 0))
+	def ce(self, rail, pct, host=None, later=False):
+		"""Mark pct percent of a rail's packets CE (needs ECT: NCCL_IB_TC=2; else they drop).
+
+		later: returns a function that does it, faster under load.
+		"""
+		go = self.ready(self.select(rail, host),
+				lambda e: vars(e).update(loss_pct=pct, mark=pct > 0))
+		return go if later else go()
 
 	def blackhole(self, rail, host=None, on=True):
 		"""Lose all that a rail sends, silently; on=False repairs it."""

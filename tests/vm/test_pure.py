@@ -1,7 +1,10 @@
 #!/usr/bin/python3
 """Unit tests of the rig's parts that need no guest."""
 
+import argparse
 import contextlib
+import importlib.machinery
+import importlib.util
 import io
 import os
 import sys
@@ -9,6 +12,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import bench  # noqa: E402
 import figures  # noqa: E402
 import railyard_vm  # noqa: E402
 from railyard_vm import Rail, available, tc_commands  # noqa: E402
@@ -88,6 +92,50 @@ class Figures(unittest.TestCase):
 	def test_lowest(self):
 		self.assertEqual(figures.lowest(self.SAMPLES, 0), 25)
 		self.assertEqual(figures.lowest(self.SAMPLES, 1), 50)
+
+
+def load_measure():
+	loader = importlib.machinery.SourceFileLoader(
+		"measure", os.path.join(os.path.dirname(os.path.realpath(__file__)), "measure"))
+	module = importlib.util.module_from_spec(importlib.util.spec_from_loader("measure", loader))
+	loader.exec_module(module)
+	return module
+
+
+class Measure(unittest.TestCase):
+	measure = load_measure()
+
+	def test_whole_intervals_only(self):
+		# Four seconds and a bit, in halves; the first second and the last half are left out.
+		row = {"ranks": [None, {"start_wall_ms": 5000, "elapsed_ns": 4.2e9,
+					"interval_bytes_per_s": [1, 2, 3, 4, 5, 6, 7, 8, 9]}]}
+		self.assertEqual(bench.receiver_intervals(row, 1, 0.5), (6.0, [3, 4, 5, 6, 7]))
+
+	def test_throughput_is_a_part_of_what_was_there(self):
+		asked = []
+
+		def available(begin, end):
+			asked.append((begin, end))
+			return 16.0
+
+		result = argparse.Namespace(rows=[{"ranks": [None, {
+			"start_wall_ms": 5000, "elapsed_ns": 4.2e9, "interval_bytes_per_s": [8e6] * 9}]}])
+		self.assertEqual(self.measure.throughput(result, available), 0.5)
+		self.assertEqual(asked, [(6.0, 8.5)])
+
+	def test_modes_take_turns(self):
+		jobs = self.measure.jobs_of(argparse.Namespace(only=["equal", "ce"], runs=2))
+		self.assertEqual([j.mode for j in jobs if j.size == "128K"], ["on", "observe"] * 2)
+		self.assertEqual([j.mode for j in jobs if j.case == "ce"], ["map", "no map"] * 2)
+
+	def test_marked_rail(self):
+		rates = [(t, [4 * t] * 4) for t in range(0, 3001, 25)]
+		marked = [(t, [4 * t] * 3 + [12000 + 3 * (t - 3000)]) for t in range(3025, 6001, 25)]
+		found = self.measure.ce_figures(rates + marked, 3010)
+		self.assertEqual(found["noise"], 0)
+		self.assertAlmostEqual(found["steady"][3], 20)
+		self.assertAlmostEqual(found["lowest"], 20)
+		self.assertEqual(found["ms"], 65)
 
 
 CONSOLE = "[    1.2] BUG: something long ago\n" + "guest-setup: agent\n" * 200 + """\
