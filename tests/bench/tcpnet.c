@@ -4,7 +4,7 @@
  *
  * Exports v8 to v12. Two devices (TCPNET_DEVS=N for more), fused by makeVDevice in name only. Every
  * first isend of a message is refused, so that the caller has to repeat it. Not a product: one
- * process pair on one host, and errors end the comm.
+ * process pair on one host, and errors end the comm. TCPNET_NAME=X makes it say that it is X.
  *
  * TCPNET_FAULT=KIND:N makes message N (from 0) of every receive comm misbehave:
  *   corrupt   one byte of it is wrong
@@ -92,6 +92,7 @@ static struct {
 	char fault[16];
 	uint64_t fault_message;
 } net;
+static char net_name[32] = "TcpNet";
 
 static bool is_faulty(const char *kind, uint64_t message)
 {
@@ -103,8 +104,12 @@ static bool is_faulty(const char *kind, uint64_t message)
 static enum ry_net_result start(ry_net_logger_fn logger)
 {
 	const char *fault = getenv("TCPNET_FAULT"), *devs = getenv("TCPNET_DEVS");
+	const char *name = getenv("TCPNET_NAME");
 
 	if (net.users++ == 0) {
+		if (name) {
+			snprintf(net_name, sizeof(net_name), "%s", name);
+		}
 		net.dev_count = devs ? atoi(devs) : 2;
 		net.vdev_count = 0;
 		if (fault) {
@@ -663,7 +668,7 @@ static enum ry_net_result irecv_consumed(void *comm, int n, void *request)
 
 #define EXPORT __attribute__((visibility("default"))) extern const
 #define COMMON                                                                                     \
-	.name = "TcpNet", .devices = devices, .accept = accept_comm, .regMr = reg_mr,              \
+	.name = net_name, .devices = devices, .accept = accept_comm, .regMr = reg_mr,              \
 	.regMrDmaBuf = reg_mr_dmabuf, .deregMr = dereg_mr, .iflush = iflush, .test = test_request, \
 	.closeSend = close_comm, .closeRecv = close_comm, .closeListen = close_listen,             \
 	.getDeviceMr = get_device_mr, .irecvConsumed = irecv_consumed

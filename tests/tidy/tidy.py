@@ -34,7 +34,7 @@ URL_HOSTS = ["github.com", "kernel.org", "debian.org", "json-schema.org", "nvidi
              "example.com", "example.org", "localhost", "127.0.0.1"]
 
 CODE_DIRS = ("src/", "bpf/", "include/", "tools/", "tests/")
-SKIP_DIRS = {".git", "build", "__pycache__"}
+SKIP_NAMES = {".git", "build", "__pycache__"}
 
 
 class Tree:
@@ -48,8 +48,9 @@ class Tree:
     def read(cls, root):
         files = {}
         for folder, dirs, names in os.walk(root):
-            dirs[:] = sorted(d for d in dirs if d not in SKIP_DIRS)
-            for name in sorted(names):
+            dirs[:] = sorted(d for d in dirs if d not in SKIP_NAMES)
+            # In a linked worktree, .git is a file.
+            for name in sorted(set(names) - SKIP_NAMES):
                 full = os.path.join(folder, name)
                 if os.path.islink(full) or not os.path.isfile(full):
                     continue

@@ -58,17 +58,31 @@ def sent(rig):
 	return [int(a) + int(b) for a, b in zip(*(text.split() for text in both))]
 
 
+@contextlib.contextmanager
+def rail_map(rig):
+	"""With the rail map loaded at both ends."""
+	rig.both(railyard() + " load")
+	try:
+		yield
+	finally:
+		rig.both(railyard() + " unload")
+
+
+def map_read(rig, host):
+	"""All that `railyard rails` shows."""
+	return json.loads(rig.guest(host).run(railyard() + " rails --json").out)
+
+
 def map_row(rig, host, rail):
 	"""The rail map's row of a rail."""
-	shown = json.loads(rig.guest(host).run(railyard() + " rails --json").out)
-	return next(r for r in shown["rails"] if r["netdev"] == "rail%d" % rail)
+	return next(r for r in map_read(rig, host)["rails"] if r["netdev"] == "rail%d" % rail)
 
 
 def until(holds, complaint, seconds=20):
-	"""Wait until holds() is true."""
+	"""Wait until holds() is true; complaint is a text, or makes one."""
 	end = time.monotonic() + seconds
 	while not holds():
-		assert time.monotonic() < end, complaint
+		assert time.monotonic() < end, complaint() if callable(complaint) else complaint
 		time.sleep(0.2)
 
 
@@ -170,6 +184,9 @@ class Result:
 	def shares(self, host):
 		"""Percent of the host's bytes that each rail sent."""
 		return [100 * n / max(1, sum(self.sent[host])) for n in self.sent[host]]
+
+	def shares_text(self, host):
+		return "/".join("%.1f" % s for s in self.shares(host))
 
 	def shown(self, limit=2500):
 		return "".join("\n--- %s: status %s ---\n%s" % (h, self.status[h], self.log[h][-limit:])

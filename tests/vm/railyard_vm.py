@@ -11,6 +11,8 @@ Standard library only. Rates are in MB/s (10^6 bytes), times in seconds.
 """
 
 import base64
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -26,6 +28,12 @@ VM_DIR = os.path.join(REPO, "build", "vm")
 KERNELS = ("6.1", "6.12")
 HOSTS = ("a", "b")
 CHUNK = 32768
+PERFTEST_TRIES = 3
+# How a console says that all is over, and before that why (PANIC_LINES at most before).
+PANIC = r"Kernel panic - not syncing|supervisor: the guest reset itself"
+PANIC_CAUSE = (r"BUG: |kernel BUG at|Oops|double fault|invalid opcode|general protection fault"
+	       r"|stack segment|divide error|int3: |PANIC: ")
+PANIC_LINES = 120
 # Packets that netem may hold: more than the tbf below it can, so that nothing is dropped.
 NETEM_LIMIT = 20000
 
@@ -286,6 +294,16 @@ class Rig:
 	def guest(self, host):
 		return self.hosts[host]
 
+	def panic(self, wait_s=0):
+		"""The first line of a guest's kernel panic, or None; a console may need some time to say it."""
+		if wait_s and not self.channel.closed:
+			time.sleep(wait_s)
+		for host in HOSTS:
+			with open(os.path.join(self.state_dir, host + ".console"), errors="replace") as f:
+				if line := panic_line(f.read()):
+					return "%s: %s" % (host, line)
+		return None
+
 	def both(self, command, timeout=60):
 		"""Run a command on both hosts at once; returns {"a": Process, "b": Process}."""
 		running = {h: g.popen(command) for h, g in self.hosts.items()}
@@ -305,21 +323,26 @@ class Rig:
 
 	def apply(self, keys, change):
 		"""Change the egress records of keys, then make the guests' queues follow."""
+		self.ready(keys, change)()
+
+	def ready(self, keys, change):
+		"""Like apply, but the change is made when the result is called, by a tc that waits for it."""
 		batches = {}
 		for host, rail in keys:
 			before, egress = dict(vars(self.egress[host, rail])), self.egress[host, rail]
 			change(egress)
 			batches.setdefault(host, []).extend(tc_commands(rail, before, egress))
-		running = []
-		for host, lines in batches.items():
-			if lines:
-				p = self.hosts[host].popen("tc -b -")
-				p.write("".join(line + "\n" for line in lines).encode())
+		waiting = [(self.hosts[host].popen("exec tc -b -"), "".join(line + "\n" for line in lines))
+			   for host, lines in batches.items() if lines]
+
+		def go():
+			for p, lines in waiting:
+				p.write(lines.encode())
 				p.write(b"")
-				running.append(p)
-		for p in running:
-			if p.wait(30):
-				raise RigError("%s: status %d%s" % (p, p.returncode, p.shown()))
+			for p, _ in waiting:
+				if p.wait(30):
+					raise RigError("%s: status %d%s" % (p, p.returncode, p.shown()))
+		return go
 
 	def shape(self, rail=None, host=None, mbyte_s=4.0):
 		"""Limit egress (of all rails and both hosts, unless named) to mbyte_s; None: no limit."""
@@ -331,10 +354,14 @@ class Rig:
 		rate = self.nominal * pct / 100
 		self.apply(self.select(rail, host), lambda e: setattr(e, "mbyte_s", rate))
 
-	def ce(self, rail, pct, host=None):
-		"""Mark pct percent of a rail's packets CE (needs ECT: NCCL_IB_TC=2; else they drop)."""
-		self.apply(self.select(rail, host),
-			   lambda e: vars(e).update(loss_pct=pct, mark=pct > 0))
+	def ce(self, rail, pct, host=None, later=False):
+		"""Mark pct percent of a rail's packets CE (needs ECT: NCCL_IB_TC=2; else they drop).
+
+		later: returns a function that does it, faster under load.
+		"""
+		go = self.ready(self.select(rail, host),
+				lambda e: vars(e).update(loss_pct=pct, mark=pct > 0))
+		return go if later else go()
 
 	def blackhole(self, rail, host=None, on=True):
 		"""Lose all that a rail sends, silently; on=False repairs it."""
@@ -392,18 +419,45 @@ class Rig:
 		-u 18 (an ACK timeout of 1 s): perftest's own 14 is as short as a shaped rail's queue.
 		-t 8: its own 128 posted messages need seconds to drain from a slow rail.
 		A count (-n), since -D measures only a short window in the middle.
+
+		perftest sometimes loses its own TCP connection, or measures nothing: then it is run again.
 		"""
 		count = max(8, int(mbytes * 1e6 / size))
 		command = "exec stdbuf -oL %s -d rxe%d -x 1 -s %d -n %d -F -u 18 -t 8 --report_gbits %s" % (
 			tool, rail, size, count, options)
+		for _ in range(PERFTEST_TRIES):
+			server, client = self.perftest_once(sender, command, 30 + 4 * mbytes)
+			rows = re.findall(r"^\s*%d\s+\d+\s+\S+\s+(\S+)" % size, client.out, re.M)
+			if rows and float(rows[-1]):
+				return float(rows[-1]) * 1000 / 8
+			if perftest_saw_rdma_fail(server, client):
+				raise RigError("%s: the transfer failed%s%s" % (
+					client, client.shown(), server.shown()))
+		raise RigError("%s printed no result, %d times; the last:%s%s" % (
+			client, PERFTEST_TRIES, client.shown(), server.shown()))
+
+	def perftest_once(self, sender, command, timeout):
+		"""Returns server and client, both ended."""
 		server = self.hosts[other(sender)].popen(command)
-		server.wait_for(r"Waiting for client", 30)
-		client = self.hosts[sender].run("%s %s" % (command, other(sender)), 30 + 4 * mbytes)
+		try:
+			server.wait_for(r"Waiting for client", 30)
+			client = self.hosts[sender].run("%s %s" % (command, other(sender)), timeout,
+							check=False)
+		except RigError:
+			if server.poll() is None:
+				server.kill()
+				raise
+			return server, server
+		if client.returncode:
+			server.kill()
 		server.wait(30)
-		rows = re.findall(r"^\s*%d\s+\d+\s+\S+\s+(\S+)" % size, client.out, re.M)
-		if not rows or not float(rows[-1]):
-			raise RigError("%s printed no result%s" % (client, client.shown()))
-		return float(rows[-1]) * 1000 / 8
+		return server, client
+
+
+def perftest_saw_rdma_fail(*processes):
+	"""Whether perftest says that RDMA failed, not itself."""
+	return any(re.search(r"(?i)completion with error|failed status|Failed to modify QP", p.out + p.err)
+		   for p in processes)
 
 
 def tc_commands(rail, before, egress):
@@ -490,6 +544,52 @@ def available(log, rates, begin, end):
 	return area / (end - begin)
 
 
+# --- kernel panics ------------------------------------------------------------------------------
+
+def panic_line(console):
+	"""The line of a console with which its last panic begins, or None."""
+	lines = [re.sub(r"^\[ *[\d.]+\] ", "", line) for line in console.splitlines()]
+	ends = [n for n, line in enumerate(lines) if re.match(PANIC, line)]
+	if not ends:
+		return None
+	# Some of the report is older than the panic's own line.
+	report = lines[max(0, ends[-1] - PANIC_LINES):ends[-1] + 1]
+	return next(line for line in report if re.match(PANIC + "|" + PANIC_CAUSE, line)).strip()
+
+
+def on_guests(start, jobs, work, done, panics):
+	"""work(rig, job) for each job on the pair of guests that start() makes, then done(its result).
+
+	A result is a dictionary with "pass" and, if that is false, "reason". When a guest's kernel panics,
+	the first line of it is added to panics, and a new pair is booted for the rest. A job that failed by
+	it is tried once more there. Ends early when the guests die without a panic.
+	"""
+	left, again = list(jobs), set()
+	while left:
+		with start() as rig:
+			panic = None
+			while left and not panic and not rig.channel.closed:
+				result = work(rig, left[0])
+				panic = rig.panic(0 if result["pass"] else 1)
+				if panic and not result["pass"]:
+					if left[0] not in again:
+						again.add(left[0])
+						continue
+					result["reason"] = "a second guest panic: " + panic
+				left.pop(0)
+				done(result)
+		if not panic:
+			return
+		panics.append(panic)
+		print("kernel %s: guest panic: %s%s" % (
+			rig.kernel, panic, "; booting new guests" if left else ""), flush=True)
+
+
+def panics_text(panics):
+	"""For a summary's line: "", or ", 2 guest panics"."""
+	return ", %d guest panic%s" % (len(panics), "s"[:len(panics) > 1]) if panics else ""
+
+
 # --- starting -----------------------------------------------------------------------------------
 
 def prepare(kernel):
@@ -514,6 +614,14 @@ def start_supervisor(argv, **kw):
 		process.wait()
 		raise RigError(answer["error"])
 	return process, answer["ready"]
+
+
+@contextlib.contextmanager
+def turn():
+	"""One at a time in this checkout: two pairs of busy guests would measure each other."""
+	with open(os.path.join(VM_DIR, "turn.lock"), "w") as lock:
+		fcntl.flock(lock, fcntl.LOCK_EX)
+		yield
 
 
 def socket_of(name):

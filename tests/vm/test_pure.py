@@ -1,12 +1,20 @@
 #!/usr/bin/python3
 """Unit tests of the rig's parts that need no guest."""
 
+import argparse
+import contextlib
+import importlib.machinery
+import importlib.util
+import io
 import os
 import sys
 import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import bench  # noqa: E402
+import figures  # noqa: E402
+import railyard_vm  # noqa: E402
 from railyard_vm import Rail, available, tc_commands  # noqa: E402
 
 
@@ -54,6 +62,184 @@ class Available(unittest.TestCase):
 	def test_changes_before_within_and_after(self):
 		log = [(9, 0, 1.0), (11, 0, 4.0), (11.5, 1, 2.0), (13, 1, 0.0)]
 		self.assertAlmostEqual(available(log, self.RATES, 10, 12), (5 + 4 + 3) / 2)
+
+
+class Figures(unittest.TestCase):
+	# Two rails, equal until 1000 ms, then 1:3.
+	SAMPLES = [(t, [t, t]) for t in range(0, 1001, 25)] + [
+		(t, [1000 + (t - 1000) // 2, 1000 + 3 * (t - 1000) // 2]) for t in range(1025, 2001, 25)]
+
+	def test_read(self):
+		self.assertEqual(figures.read("sampling\n10.5 1 2\n35.0 3 4\n"),
+				 [(10.5, [1, 2]), (35.0, [3, 4])])
+
+	def test_over(self):
+		self.assertEqual(figures.over(self.SAMPLES, 0, 1000), [50, 50])
+		self.assertEqual(figures.over(self.SAMPLES, 1000, 2000), [25, 75])
+		self.assertIsNone(figures.over(self.SAMPLES, 3000, 4000))
+
+	def test_sliding_takes_whole_windows_only(self):
+		found = figures.sliding(self.SAMPLES, 500)
+		self.assertEqual(found[0], (500, [50, 50]))
+		self.assertEqual(found[-1], (2000, [25, 75]))
+
+	def test_time_until_below(self):
+		# 50 points below over the whole window: 2 points after 8 ms of 200, seen by the next sample.
+		self.assertEqual(figures.time_until_below(self.SAMPLES, 0, 1000), 25)
+		self.assertEqual(figures.time_until_below(self.SAMPLES, 0, 1000, points=49), 200)
+		self.assertIsNone(figures.time_until_below(self.SAMPLES, 1, 1000))
+
+	def test_lowest(self):
+		self.assertEqual(figures.lowest(self.SAMPLES, 0), 25)
+		self.assertEqual(figures.lowest(self.SAMPLES, 1), 50)
+
+
+def load_measure():
+	loader = importlib.machinery.SourceFileLoader(
+		"measure", os.path.join(os.path.dirname(os.path.realpath(__file__)), "measure"))
+	module = importlib.util.module_from_spec(importlib.util.spec_from_loader("measure", loader))
+	loader.exec_module(module)
+	return module
+
+
+class Measure(unittest.TestCase):
+	measure = load_measure()
+
+	def test_whole_intervals_only(self):
+		# Four seconds and a bit, in halves; the first second and the last half are left out.
+		row = {"ranks": [None, {"start_wall_ms": 5000, "elapsed_ns": 4.2e9,
+					"interval_bytes_per_s": [1, 2, 3, 4, 5, 6, 7, 8, 9]}]}
+		self.assertEqual(bench.receiver_intervals(row, 1, 0.5), (6.0, [3, 4, 5, 6, 7]))
+
+	def test_throughput_is_a_part_of_what_was_there(self):
+		asked = []
+
+		def available(begin, end):
+			asked.append((begin, end))
+			return 16.0
+
+		result = argparse.Namespace(rows=[{"ranks": [None, {
+			"start_wall_ms": 5000, "elapsed_ns": 4.2e9, "interval_bytes_per_s": [8e6] * 9}]}])
+		self.assertEqual(self.measure.throughput(result, available), 0.5)
+		self.assertEqual(asked, [(6.0, 8.5)])
+
+	def test_modes_take_turns(self):
+		jobs = self.measure.jobs_of(argparse.Namespace(only=["equal", "ce"], runs=2))
+		self.assertEqual([j.mode for j in jobs if j.size == "128K"], ["on", "observe"] * 2)
+		self.assertEqual([j.mode for j in jobs if j.case == "ce"], ["map", "no map"] * 2)
+
+	def test_marked_rail(self):
+		rates = [(t, [4 * t] * 4) for t in range(0, 3001, 25)]
+		marked = [(t, [4 * t] * 3 + [12000 + 3 * (t - 3000)]) for t in range(3025, 6001, 25)]
+		found = self.measure.ce_figures(rates + marked, 3010)
+		self.assertEqual(found["noise"], 0)
+		self.assertAlmostEqual(found["steady"][3], 20)
+		self.assertAlmostEqual(found["lowest"], 20)
+		self.assertEqual(found["ms"], 65)
+
+
+CONSOLE = "[    1.2] BUG: something long ago\n" + "guest-setup: agent\n" * 200 + """\
+[   12.345678] BUG: unable to handle page fault for address: ffff
+[   12.345679] Oops: 0000 [#1] PREEMPT SMP
+[   12.345680]  <TASK>
+[   12.4] Kernel panic - not syncing: Fatal exception in interrupt
+[   12.5] Kernel Offset: disabled
+"""
+
+
+class FakeRig(contextlib.nullcontext):
+	"""Dies of a panic, or without one, in the jobs that are listed."""
+	kernel = "6.12"
+
+	def __init__(self, trouble):
+		super().__init__(self)
+		self.trouble = trouble
+		self.channel = self
+		self.closed = False
+		self.died_of = None
+
+	def work(self, _, job):
+		how = self.trouble.pop(0) if self.trouble and self.trouble[0].endswith(job) else None
+		if not how:
+			return {"name": job, "pass": True}
+		self.closed = True
+		self.died_of = "a: BUG" if how.startswith("panic") else None
+		return {"name": job, "pass": False, "reason": "gone"}
+
+	def panic(self, _):
+		return self.died_of
+
+
+class Panics(unittest.TestCase):
+	def test_first_line(self):
+		self.assertEqual(railyard_vm.panic_line(CONSOLE),
+				 "BUG: unable to handle page fault for address: ffff")
+		self.assertIsNone(railyard_vm.panic_line("BUG: only said\n"))
+		self.assertEqual(railyard_vm.panic_line("[ 1.0] Kernel panic - not syncing: x\r\n"),
+				 "Kernel panic - not syncing: x")
+
+	@staticmethod
+	def run_jobs(trouble):
+		"""Returns the results, the panics, and how many pairs were booted."""
+		rigs, results, panics = [], [], []
+
+		def start():
+			rigs.append(FakeRig(trouble))
+			return rigs[-1]
+
+		with contextlib.redirect_stdout(io.StringIO()):
+			railyard_vm.on_guests(start, "xyz", lambda rig, job: rig.work(rig, job),
+					      results.append, panics)
+		return [(r["name"], r["pass"]) for r in results], len(panics), len(rigs)
+
+	def test_no_panic(self):
+		self.assertEqual(self.run_jobs([]),
+				 ([("x", True), ("y", True), ("z", True)], 0, 1))
+
+	def test_the_interrupted_job_and_the_rest_run_again(self):
+		self.assertEqual(self.run_jobs(["panic y"]),
+				 ([("x", True), ("y", True), ("z", True)], 1, 2))
+
+	def test_a_second_panic_of_a_job_is_a_failure(self):
+		self.assertEqual(self.run_jobs(["panic y", "panic y"]),
+				 ([("x", True), ("y", False), ("z", True)], 2, 3))
+
+	def test_no_second_try_without_a_panic(self):
+		self.assertEqual(self.run_jobs(["quit y"]), ([("x", True), ("y", False)], 0, 1))
+
+
+class FakeProcess:
+	def __init__(self, out, err=""):
+		self.out = out
+		self.err = err
+		self.command = "ib_write_bw"
+		self.returncode = 1
+
+	def shown(self):
+		return self.out + self.err
+
+
+class Perftest(unittest.TestCase):
+	RESULT = " 65536      183      0.00      0.030   0.0001\n"
+	ALONE = "ethernet_read_keys: Couldn't read remote address\n"
+
+	def rate(self, *outputs):
+		"""What perftest() makes of the client's outputs, one for each time that it is run."""
+		rig = railyard_vm.Rig.__new__(railyard_vm.Rig)
+		left = list(outputs)
+		rig.perftest_once = lambda *_: (FakeProcess(""), FakeProcess(left.pop(0)))
+		return rig.perftest(0), len(left)
+
+	def test_run_again_when_it_failed_by_itself(self):
+		self.assertEqual(self.rate(self.ALONE, "", self.RESULT), (3.75, 0))
+
+	def test_three_times_at_most(self):
+		with self.assertRaisesRegex(railyard_vm.RigError, "no result, 3 times.*\n?.*read remote"):
+			self.rate(self.ALONE, self.ALONE, self.ALONE, self.RESULT)
+
+	def test_not_when_the_transfer_failed(self):
+		with self.assertRaisesRegex(railyard_vm.RigError, "the transfer failed"):
+			self.rate(" Completion with error at client\n Failed status 12", self.RESULT)
 
 
 if __name__ == "__main__":

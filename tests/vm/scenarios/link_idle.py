@@ -72,15 +72,12 @@ def cut(rig, host, change, has_map=True):
 def run(rig):
 	figures = {}
 	rig.shape(mbyte_s=3.0)
-	rig.both(bench.railyard() + " load")
-	try:
+	with bench.rail_map(rig):
 		figures["pulled_a"] = cut(rig, "a", pull)
 		figures["ip_link_b"] = cut(rig, "b", ip_link)
 		if rig.full:
 			figures["pulled_b"] = cut(rig, "b", pull)
 			figures["ip_link_a"] = cut(rig, "a", ip_link)
-	finally:
-		rig.both(bench.railyard() + " unload")
 	if rig.full:
 		figures["no_map_pulled_a"] = cut(rig, "a", pull, False)
 		figures["no_map_pulled_b"] = cut(rig, "b", pull, False)

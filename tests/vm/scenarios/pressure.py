@@ -11,19 +11,15 @@ MARKED = 1
 
 
 def run(rig):
-	railyard = bench.railyard()
-	rig.both(railyard + " load")
 	rig.shape(mbyte_s=3.0)
 	rig.ce(MARKED, 10, "a")
-	try:
+	with bench.rail_map(rig):
 		result = bench.run(rig, "sendrecv -b 1M -e 1M --window 8 --duration 8",
 				   env="NCCL_IB_TC=2")
 		bench.right(result)
 		marks = [bench.map_row(rig, "b", r)["rx_ce"] for r in range(rig.rails)]
-	finally:
-		rig.both(railyard + " unload")
 	assert marks[MARKED] > 0 and sum(marks) == marks[MARKED], "CE marks by rail: %s" % marks
-	shares = [round(s, 1) for s in result.shares("a")]
+	shares, text = result.shares("a"), result.shares_text("a")
 	others = (100 - shares[MARKED]) / (rig.rails - 1)
-	assert shares[MARKED] < others - 1, "shares are %s: rail %d marks CE" % (shares, MARKED)
-	return {"marks": marks[MARKED], "shares": "/".join(map(str, shares))}
+	assert shares[MARKED] < others - 1, "shares are %s: rail %d marks CE" % (text, MARKED)
+	return {"marks": marks[MARKED], "shares": text}

@@ -11,12 +11,9 @@ TRANSFER = "sendrecv -b 1M -e 1M -n 4"
 
 
 def run(rig):
-	rig.both(bench.railyard() + " load")
-	try:
+	with bench.rail_map(rig):
 		enough = bench.run(rig, TRANSFER, prefix=NOBODY % (256 << 20))
 		short = bench.run(rig, TRANSFER, prefix=NOBODY % (64 << 10), timeout=60)
-	finally:
-		rig.both(bench.railyard() + " unload")
 	bench.right(enough)
 	for host in "ab":
 		assert enough.lines(host, "signals: rail map"), "no map for nobody" + enough.shown()
