@@ -33,6 +33,7 @@ enum {
 	LOOK_EVERY = 40,             /* phases; at the end of each round a pressed lane ... */
 	LOOK_PHASES = 5,             /* is not paced for these, so that its rate shows again */
 	RESTED_PHASES = 2,           /* after a rest a rate shows nothing for one phase at least */
+	CALM_SAMPLES = 16,           /* of which the calm cost is about the mean */
 	CALM_NS = 100000000,         /* the window shrinks by an eighth each such time */
 	PROBE_NS = 200000000,        /* a lane left out gets a piece after this */
 	UNEQUAL_VOTES = 3,
@@ -61,7 +62,8 @@ static void window_set(struct core_send *c, struct core_lane *lane)
 static void look_both_ways(const struct core_send *c, struct core_lane *lane)
 {
 	const struct core_load *load = c->cfg.load[lane->port];
-	uint64_t rx = load == NULL ? 0 : __atomic_load_n(&load->rx_bytes, __ATOMIC_RELAXED);
+	uint32_t rx = load == NULL ? 0
+				   : (uint32_t)__atomic_load_n(&load->rx_bytes, __ATOMIC_RELAXED);
 
 	if (rx != lane->rx_seen) {
 		lane->rx_seen = rx;
@@ -86,11 +88,11 @@ static uint32_t lane_pressure(const struct core_send *c, const struct core_lane 
 }
 
 /* Cost with pressure: at most pressure_max_pct off the rate. */
-static uint32_t tilted(const struct core_send *c, const struct core_lane *lane)
+static uint32_t tilted(const struct core_send *c, const struct core_lane *lane, uint32_t cost_ns)
 {
 	uint64_t off = (uint64_t)lane->pressure * c->cfg.pressure_max_pct;
 
-	return (uint32_t)((uint64_t)lane->cost_ns * 25500 / (25500 - off));
+	return (uint32_t)((uint64_t)cost_ns * 25500 / (25500 - off));
 }
 
 /*
@@ -116,9 +118,14 @@ static void judge(struct core_send *c)
 	for (uint64_t left = c->active; left != 0; left &= left - 1) {
 		struct core_lane *lane = &c->lane[__builtin_ctzll(left)];
 		uint32_t cost = lane->bound_ns != 0 ? lane->bound_ns : UINT32_MAX;
-		uint32_t eff = tilted(c, lane);
+		uint32_t eff = tilted(c, lane, lane->cost_ns);
 
-		lane->cost_eff_ns = lane_looks(lane) ? lane->cost_ns : eff;
+		lane->pace_ns = 0;
+		lane->cost_eff_ns = lane->cost_ns;
+		if (lane->pressure != 0 && !lane_looks(lane)) {
+			lane->cost_eff_ns = eff;
+			lane->pace_ns = tilted(c, lane, lane->calm_cost_ns);
+		}
 		c->rate_sum += CORE_COST_UNIT * NS_PER_MS / lane->cost_eff_ns;
 		if (lane->samples >= SAMPLES_TRUSTED) {
 			cost = eff;
@@ -213,6 +220,7 @@ void plan_lane_reset(struct core_send *c, uint32_t l)
 
 	lane->cost_ns = cost == 0 ? 1 : cost;
 	lane->cost_eff_ns = lane->cost_ns;
+	lane->calm_cost_ns = lane->cost_ns;
 	lane->samples = 0;
 	lane->bound_ns = 0;
 	lane->pressed = 0;
@@ -220,6 +228,20 @@ void plan_lane_reset(struct core_send *c, uint32_t l)
 	measure_drop(lane);
 	lane->two_way = 0;
 	window_set(c, lane);
+}
+
+/* One sample moves it by a sixteenth of itself at most, but for the first ones. */
+static void calm_take(struct core_lane *lane, uint64_t sample)
+{
+	uint64_t calm = lane->calm_cost_ns;
+
+	if (lane->samples < CALM_SAMPLES) {
+		calm = (calm * lane->samples + sample) / (lane->samples + 1);
+	} else {
+		sample = sample > 2 * calm ? 2 * calm : sample;
+		calm = (calm * (CALM_SAMPLES - 1) + sample + CALM_SAMPLES / 2) / CALM_SAMPLES;
+	}
+	lane->calm_cost_ns = (uint32_t)(calm < 1 ? 1 : calm);
 }
 
 /* After a look that found it in doubt, the next look is at twice the bytes. */
@@ -240,6 +262,7 @@ static __attribute__((cold)) void lane_measure(struct core_send *c, struct core_
 	}
 	look_both_ways(c, lane);
 	if (lane->rested != 0) {
+		lane->cost_ns = lane->calm_cost_ns;
 		measure_drop(lane);
 		return;
 	}
@@ -263,6 +286,7 @@ static __attribute__((cold)) void lane_measure(struct core_send *c, struct core_
 	} else {
 		cost = (3 * cost + sample + 2) / 4;
 	}
+	calm_take(lane, sample);
 	lane->samples += lane->samples < UINT32_MAX;
 	lane->cost_ns = (uint32_t)cost;
 	if (c->cfg.load[lane->port] != NULL) {
@@ -500,8 +524,8 @@ static uint64_t lane_finish_ns(const struct core_lane *lane, uint32_t bytes, uin
 {
 	uint64_t fin = finish_ns((uint64_t)lane->inflight_bytes + bytes, lane->cost_eff_ns);
 
-	if (lane->cost_eff_ns != lane->cost_ns && lane->paced_ns > now_ns) {
-		uint64_t paced = lane->paced_ns - now_ns + finish_ns(bytes, lane->cost_eff_ns);
+	if (lane->pace_ns != 0 && lane->paced_ns > now_ns) {
+		uint64_t paced = lane->paced_ns - now_ns + finish_ns(bytes, lane->pace_ns);
 
 		fin = paced > fin ? paced : fin;
 	}
@@ -512,8 +536,7 @@ static uint64_t lane_finish_ns(const struct core_lane *lane, uint32_t bytes, uin
 static bool lane_has_room(const struct core_send *c, struct core_lane *lane, uint32_t bytes,
 			  uint64_t now_ns)
 {
-	if (lane->cost_eff_ns != lane->cost_ns &&
-	    lane->paced_ns > now_ns + (uint64_t)c->window_us * 1000) {
+	if (lane->pace_ns != 0 && lane->paced_ns > now_ns + (uint64_t)c->window_us * 1000) {
 		lane->rested = RESTED_PHASES;
 		return false;
 	}
@@ -749,8 +772,7 @@ uint64_t core_send_deadline_ns(const struct core_send *c)
 		uint64_t paced = lane->paced_ns - (uint64_t)c->window_us * 1000;
 
 		at = probe < at ? probe : at;
-		if (lane->cost_eff_ns != lane->cost_ns &&
-		    lane->paced_ns > (uint64_t)c->window_us * 1000) {
+		if (lane->pace_ns != 0 && lane->paced_ns > (uint64_t)c->window_us * 1000) {
 			at = paced < at ? paced : at;
 		}
 	}

@@ -47,10 +47,10 @@ static inline void plan_posted(struct core_send *c, struct core_lane *lane, uint
 	if (load != NULL) {
 		__atomic_fetch_add(&load->inflight_bytes, bytes, __ATOMIC_RELAXED);
 	}
-	if (lane->cost_eff_ns != lane->cost_ns) {
+	if (lane->pace_ns != 0) {
 		uint64_t from = lane->paced_ns > now_ns ? lane->paced_ns : now_ns;
 
-		lane->paced_ns = from + (uint64_t)bytes * lane->cost_eff_ns / CORE_COST_UNIT;
+		lane->paced_ns = from + (uint64_t)bytes * lane->pace_ns / CORE_COST_UNIT;
 	}
 }
 

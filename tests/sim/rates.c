@@ -40,6 +40,7 @@ struct scenario {
 	uint64_t latency_ns; /* of acks; 0 = LATENCY_NS */
 	uint64_t burst;      /* bytes that a lane at rest may then send at once */
 	bool two_way;        /* the ports receive, too */
+	uint64_t stall_ns;   /* each lane stands still for so long now and then */
 	uint32_t pressure;   /* of lane PRESSED from press_ns on, 0 .. 255 */
 	uint64_t press_ns;
 	/* thousandths that the pressed lane may have of all bytes in the time that is judged */
@@ -110,6 +111,12 @@ static void begin(struct run *r, const struct scenario *s, bool observe)
 static uint64_t link_send(const struct scenario *s, uint32_t lane, uint64_t from_ns, uint64_t bytes)
 {
 	while (bytes > 0) {
+		/* Lanes not at once, and with no relation to looks and phases. */
+		uint64_t at = (from_ns + lane * 97 * MS) % (413 * MS);
+
+		if (at < s->stall_ns) {
+			from_ns += s->stall_ns - at;
+		}
 		uint64_t per_ms = (uint64_t)nominal(s) * rate_now(s, lane, from_ns);
 		uint64_t step = per_ms / 10 < bytes ? per_ms / 10 : bytes;
 
@@ -302,6 +309,9 @@ static const struct scenario scenarios[] = {
 	{.name = "guests: marked, 128 KiB", K128, GUESTS(3, 2),
 	 EQUAL, JUDGED(1000, 9000, 920),
 	 MARKED(500, 195, 220)},
+	{.name = "guests: marked, stalls of 100 ms", M1, GUESTS(3, 2),
+	 EQUAL, JUDGED(1000, 9000, 680),
+	 MARKED(500, 185, 225), .stall_ns = 100 * MS},
 	{.name = "guests: marked, then at 40 %", M1, GUESTS(3, 2),
 	 RATES(1000, 1000, 400, 1000), JUDGED(1000, 9000, 920),
 	 MARKED(500, 80, 110)},
