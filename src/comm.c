@@ -50,6 +50,14 @@ static void ring_range(struct comm *c, void **start, size_t *bytes)
 	}
 }
 
+static void requests_make(struct comm *c, struct request *r, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		r[i].comm = c;
+		r[i].slot = (uint8_t)i;
+	}
+}
+
 int comm_create(enum comm_kind kind, struct vdevice *dev, struct comm **out)
 {
 	struct comm *c = mmap(NULL, comm_bytes(kind), PROT_READ | PROT_WRITE,
@@ -66,6 +74,12 @@ int comm_create(enum comm_kind kind, struct vdevice *dev, struct comm **out)
 		c->port[i].comm = c;
 		c->port[i].index = i;
 		c->port[i].job.done = 1;
+	}
+	if (kind == COMM_SEND) {
+		requests_make(c, send_comm(c)->req, CORE_SLOTS);
+	} else {
+		requests_make(c, recv_comm(c)->req, CORE_SLOTS);
+		requests_make(c, recv_comm(c)->flush, FLUSH_REQUESTS);
 	}
 	pthread_mutex_lock(&table.lock);
 	c->id = table.next_id++;
@@ -721,6 +735,7 @@ static void lane_template(struct comm *c, uint32_t i)
 	lane->wr.sg_list = &lane->sge;
 	lane->wr.num_sge = 1;
 	if (c->kind == COMM_SEND) {
+		lane->data_id = wr_id_make(WR_DATA, i, 0, lane->generation);
 		lane->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 		lane->wr.send_flags = IBV_SEND_SIGNALED;
 	} else {

@@ -59,15 +59,15 @@ static inline uint32_t wr_id_generation(uint64_t id)
 enum request_type { REQ_FREE, REQ_SEND, REQ_RECV, REQ_FLUSH };
 
 struct request {
-	struct comm *comm;
-	uint8_t type; /* enum request_type */
+	struct comm *comm; /* whose it is, and `slot`: set once */
+	uint8_t type;      /* enum request_type */
 	uint8_t slot;
 	uint8_t n;
 	uint8_t pending; /* flush: reads in flight */
 	const struct mr *mr;
 	const struct peer_key *key; /* send: of the buffer it goes to */
 	uintptr_t data;
-};
+} __attribute__((aligned(64))); /* found by a shift, as ports and lanes are */
 
 struct comm_port {
 	struct port *port;
@@ -80,7 +80,8 @@ struct comm_port {
 	const char *step;        /* of set-up: the call it is at, NULL: one that logs itself */
 	struct comm *comm;       /* back, for the job */
 	int index;               /* in comm->port */
-};
+} __attribute__((aligned(128)));
+_Static_assert(sizeof(struct comm_port) == 128, "ports are found by a shift");
 
 struct comm_lane {
 	struct ibv_qp *qp;
@@ -89,13 +90,14 @@ struct comm_lane {
 	uint8_t port;   /* index in comm->port */
 	uint8_t remote; /* index of the peer's port */
 	uint8_t of;     /* receiver: lane of the CONNECT that it answers */
+	uint64_t data_id; /* sender: wr_id of unit 0 */
 	/*
 	 * What every WR of the lane has in common, made once at attach; the owner fills in the
 	 * rest.
 	 */
 	struct ibv_send_wr wr;
 	struct ibv_sge sge;
-};
+} __attribute__((aligned(256)));
 
 struct comm {
 	uint32_t owner; /* owner word */

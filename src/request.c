@@ -165,16 +165,9 @@ static __attribute__((noinline)) int post_empty(struct comm_lane *to, uint64_t i
 	return verbs_post_send(to->qp, &wr);
 }
 
-static inline int post_piece(struct send_comm *c, const struct request *r, uint32_t l,
-			     uint32_t unit, uint64_t addr, uint32_t offset, uint32_t bytes,
-			     uint32_t imm)
+static inline int post_bytes(struct comm_lane *to, const struct request *r, uint64_t id,
+			     uint64_t addr, uint32_t offset, uint32_t bytes, uint32_t imm)
 {
-	struct comm_lane *to = &c->base.lane[l];
-	uint64_t id = wr_id_make(WR_DATA, l, unit, c->core.lane[l].generation);
-
-	if (UNLIKELY(bytes == 0)) {
-		return post_empty(to, id, addr, imm);
-	}
 	to->sge.addr = r->data + offset;
 	to->sge.length = bytes;
 	to->sge.lkey = r->mr->lkey[to->port];
@@ -185,11 +178,22 @@ static inline int post_piece(struct send_comm *c, const struct request *r, uint3
 	return verbs_post_send(to->qp, &to->wr);
 }
 
+static inline int post_piece(struct send_comm *c, const struct request *r, uint32_t l,
+			     uint32_t unit, uint64_t addr, uint32_t offset, uint32_t bytes,
+			     uint32_t imm)
+{
+	struct comm_lane *to = &c->base.lane[l];
+
+	if (UNLIKELY(bytes == 0)) {
+		return post_empty(to, to->data_id | unit, addr, imm);
+	}
+	return post_bytes(to, r, to->data_id | unit, addr, offset, bytes, imm);
+}
+
 static int post_one(struct send_comm *c, const struct core_post *p)
 {
 	if (UNLIKELY(p->group_n != 0 || p->split_imm)) {
-		return post_unusual(c, p, wr_id_make(WR_DATA, p->lane, p->unit,
-						     c->core.lane[p->lane].generation));
+		return post_unusual(c, p, c->base.lane[p->lane].data_id | p->unit);
 	}
 	return post_piece(c, &c->req[p->slot], p->lane, p->unit, p->addr, p->offset, p->bytes,
 			  p->imm);
@@ -216,20 +220,24 @@ static __attribute__((noinline)) int post_all(struct send_comm *c, uint64_t now)
 /* The pieces of an equal message, one to each lane. */
 static int post_equal(struct send_comm *c, const struct request *r, const struct core_msg *m)
 {
-	uint32_t imm = core_imm(m->seq, 0, m->count), size = m->size, bytes = m->piece_bytes;
+	uint32_t imm = core_imm(m->seq, 0, m->count), left = m->size, bytes = m->piece_bytes;
+	const struct core_lane *lane = &c->core.lane[m->lane0];
+	struct comm_lane *to = &c->base.lane[m->lane0];
 	uint64_t addr = m->addr;
-	uint32_t l = m->lane0;
+	uint32_t offset = 0;
 
-	for (uint32_t offset = 0; offset < size; offset += bytes) {
-		uint32_t unit = core_lane_newest(&c->core.lane[l]);
-
-		bytes = size - offset < bytes ? size - offset : bytes;
-		if (post_piece(c, r, l, unit, addr + offset, offset, bytes, imm) != 0) {
+	do {
+		bytes = left < bytes ? left : bytes;
+		left -= bytes;
+		if (UNLIKELY(post_bytes(to, r, to->data_id | core_lane_newest(lane), addr + offset,
+					offset, bytes, imm) != 0)) {
 			return post_failed(c);
 		}
-		l++;
-		imm += 1u << 16;
-	}
+		offset += bytes;
+		imm += 1u << 16; /* the next index */
+		lane++;
+		to++;
+	} while (left != 0);
 	return 0;
 }
 
@@ -261,9 +269,7 @@ static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data,
 	uint32_t slot = core_slot(seq), unit;
 	struct request *r = &c->req[slot];
 
-	r->comm = &c->base;
 	r->type = REQ_SEND;
-	r->slot = (uint8_t)slot;
 	r->mr = mr;
 	r->key = key;
 	r->data = (uintptr_t)data;
@@ -305,47 +311,18 @@ int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const s
  * Feed a batch of completions to the core. RC completes in order, so of a run of one lane the last
  * speaks for the others.
  */
-static void send_take(struct send_comm *c, const struct ibv_wc *wc, int n, uint64_t now)
+static inline void send_take(struct send_comm *c, const struct ibv_wc *wc, int n, uint64_t now)
 {
-	for (int i = 0; i < n; i++) {
-		uint64_t id = wc[i].wr_id;
+	for (; n > 0; n--, wc++) {
+		uint64_t id = wc->wr_id;
 
-		if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
-			wc_failed(&c->base, &wc[i]);
-		} else if (i + 1 == n || wc[i + 1].status != IBV_WC_SUCCESS ||
-			   id >> 8 != wc[i + 1].wr_id >> 8) { /* all but the unit */
+		if (UNLIKELY(wc->status != IBV_WC_SUCCESS)) {
+			wc_failed(&c->base, wc);
+		} else if (n == 1 || wc[1].status != IBV_WC_SUCCESS ||
+			   id >> 8 != wc[1].wr_id >> 8) { /* all but the unit */
 			(void)core_send_complete(&c->core, wr_id_lane(id), wr_id_generation(id),
 						 wr_id_unit(id), now);
 		}
-	}
-}
-
-/* Something came from the lowest port in `left`: take it, and what the other ports in it have. */
-static __attribute__((noinline)) void send_drain(struct send_comm *c, uint32_t left,
-						 struct ibv_wc *wc, int n)
-{
-	struct core_send *core = &c->core;
-	uint64_t now = 0;
-
-	while (true) {
-		if (now == 0 && core->cfg.lane_count > 1 &&
-		    core->inflight_bytes >= CORE_MEASURED_BYTES) {
-			now = now_ns();
-		}
-		if (UNLIKELY(n < 0)) {
-			comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
-		}
-		send_take(c, wc, n, now);
-		if (n < POLL_BATCH) { /* that queue is empty */
-			left &= left - 1;
-			if (left == 0) {
-				break;
-			}
-		}
-		n = comm_poll(&c->base, (uint32_t)__builtin_ctz(left), wc);
-	}
-	if (UNLIKELY(core->q_head != core->q_tail) && comm_error(&c->base) == 0) {
-		post_all(c, now != 0 ? now : now_ns());
 	}
 }
 
@@ -364,7 +341,31 @@ static inline bool send_finish(struct send_comm *c, struct request *r, int *done
 	return true;
 }
 
-/* Mostly nothing is there: what takes many registers is apart in send_drain(). */
+/* Something came from the lowest port in `left`: take it, and what the other ports in it have. */
+static inline void send_drain(struct send_comm *c, uint32_t left, struct ibv_wc *wc, int n)
+{
+	struct core_send *core = &c->core;
+	/* Only of large units the time is wanted. */
+	uint64_t now = core->inflight_bytes >= core->measured_from ? now_ns() : 0;
+
+	while (true) {
+		if (UNLIKELY(n < 0)) {
+			comm_fail(&c->base, -EIO, "ibv_poll_cq failed");
+		}
+		send_take(c, wc, n, now);
+		if (n < POLL_BATCH) { /* that queue is empty */
+			left &= left - 1;
+			if (left == 0) {
+				break;
+			}
+		}
+		n = comm_poll(&c->base, (uint32_t)__builtin_ctz(left), wc);
+	}
+	if (UNLIKELY(core->q_head != core->q_tail) && comm_error(&c->base) == 0) {
+		post_all(c, now != 0 ? now : now_ns());
+	}
+}
+
 static __attribute__((noinline)) int send_poll(struct send_comm *c, struct request *r, int *done,
 					       int *sizes)
 {
@@ -496,17 +497,18 @@ static __attribute__((noinline)) void recv_other(struct recv_comm *c, const stru
 	}
 }
 
-static void recv_take(struct recv_comm *c, const struct ibv_wc *wc, int n)
+static inline void recv_take(struct recv_comm *c, const struct ibv_wc *wc, int n)
 {
-	for (int i = 0; i < n; i++) {
-		if (UNLIKELY(wc[i].status != IBV_WC_SUCCESS)) {
-			wc_failed(&c->base, &wc[i]);
-		} else if (LIKELY(wr_id_kind(wc[i].wr_id) == WR_RECV)) {
-			recv_imm(c, &wc[i]);
+	do {
+		if (UNLIKELY(wc->status != IBV_WC_SUCCESS)) {
+			wc_failed(&c->base, wc);
+		} else if (LIKELY(wr_id_kind(wc->wr_id) == WR_RECV)) {
+			recv_imm(c, wc);
 		} else {
-			recv_other(c, &wc[i]);
+			recv_other(c, wc);
 		}
-	}
+		wc++;
+	} while (--n > 0);
 }
 
 static inline uint32_t next_port(const struct recv_comm *c, uint32_t port)
@@ -515,9 +517,8 @@ static inline uint32_t next_port(const struct recv_comm *c, uint32_t port)
 }
 
 /* Something came from `port`: take it, and go on with the other ports until *left is 0. */
-static __attribute__((noinline)) void recv_drain(struct recv_comm *c, uint32_t port,
-						 uint32_t ports, const uint8_t *left,
-						 struct ibv_wc *wc, int n)
+static inline void recv_drain(struct recv_comm *c, uint32_t port, uint32_t ports,
+			      const uint8_t *left, struct ibv_wc *wc, int n)
 {
 	while (true) {
 		if (n > 0) {
@@ -582,9 +583,7 @@ static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *byt
 	}
 	struct request *r = &c->req[slot];
 
-	r->comm = &c->base;
 	r->type = REQ_RECV;
-	r->slot = (uint8_t)slot;
 	r->n = (uint8_t)n;
 	*out = r;
 	return 0;
@@ -620,10 +619,7 @@ static inline bool recv_finish(struct recv_comm *c, struct request *r, int *done
 	return true;
 }
 
-/*
- * Small messages keep to one port: look first where something was found last. Mostly nothing is
- * there: what takes many registers is apart in recv_drain().
- */
+/* Small messages keep to one port: look first where something was found last. */
 static __attribute__((noinline)) int recv_poll(struct recv_comm *c, struct request *r, int *done,
 					       int *sizes)
 {
@@ -689,9 +685,8 @@ static int flush_owned(struct recv_comm *c, int last, void **data, const struct 
 		comm_fail(&c->base, -EINVAL, "more flushes outstanding than requests");
 		return -EINVAL;
 	}
-	r->comm = &c->base;
+	c->flush_next++;
 	r->type = REQ_FLUSH;
-	r->slot = c->flush_next++;
 	r->pending = 0;
 	r->mr = mrs[last];
 	r->data = (uintptr_t)data[last];

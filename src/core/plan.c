@@ -359,20 +359,28 @@ static __attribute__((cold)) void lane_rests(struct core_lane *lane, uint64_t no
 	}
 }
 
-/* A lane that had run dry by the time it was polled may have been idle since the poll before. */
-static void lane_dry(struct core_send *c, struct core_lane *lane, uint64_t now_ns)
+static __attribute__((cold, noinline)) void lane_rest(struct core_send *c, struct core_lane *lane,
+						      uint64_t now_ns)
 {
 	if (lane->paced_ns > now_ns) {
 		lane_rests(lane, now_ns);
 	}
-	lane->err_ns += c->gap_ns;
 	if (lane->blocked) {
 		lane_unblock(c, lane, now_ns);
 	}
 }
 
-void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t units, uint64_t bytes,
-		    uint64_t now_ns)
+/* A lane that had run dry by the time it was polled may have been idle since the poll before. */
+static inline void lane_dry(struct core_send *c, struct core_lane *lane, uint64_t now_ns)
+{
+	lane->err_ns += c->gap_ns;
+	if (__builtin_expect(lane->paced_ns > now_ns || lane->blocked, 0)) {
+		lane_rest(c, lane, now_ns);
+	}
+}
+
+static inline void completed(struct core_send *c, struct core_lane *lane, uint64_t bytes,
+			     uint64_t now_ns)
 {
 	struct core_load *load = c->cfg.load[lane->port];
 
@@ -385,17 +393,33 @@ void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t units,
 		c->idle_polls = 0;
 	}
 	if (now_ns > lane->last_ns) {
-		if (c->due) {
-			lane_measure(c, lane);
-		}
 		lane->acc_ns += now_ns - lane->last_ns;
 		lane->last_ns = now_ns;
 	}
 	lane->acc_bytes += bytes;
-	c->due |= sample_long_enough(lane);
-	lane->timed -= units;
+	if (__builtin_expect(sample_long_enough(lane), 0)) {
+		c->due = true;
+	}
 	if (lane->timed == 0) {
 		lane_dry(c, lane, now_ns);
+	}
+}
+
+/* A measurement that has become long enough is closed before time of another batch is added. */
+static __attribute__((cold, noinline)) void completed_due(struct core_send *c,
+							  struct core_lane *lane, uint64_t bytes,
+							  uint64_t now_ns)
+{
+	lane_measure(c, lane);
+	completed(c, lane, bytes, now_ns);
+}
+
+void plan_completed(struct core_send *c, struct core_lane *lane, uint64_t bytes, uint64_t now_ns)
+{
+	if (__builtin_expect(c->due, 0) && now_ns > lane->last_ns) {
+		completed_due(c, lane, bytes, now_ns);
+	} else {
+		completed(c, lane, bytes, now_ns);
 	}
 }
 
@@ -403,8 +427,8 @@ void plan_forget(struct core_send *c, struct core_lane *lane)
 {
 	struct core_load *load = c->cfg.load[lane->port];
 
-	for (uint8_t i = lane->tail; i != lane->head && load != NULL; i++) {
-		uint32_t bytes = c->unit[lane - c->lane][i].bytes;
+	for (uint8_t i = lane->tail; i != (uint8_t)lane->posted && load != NULL;) {
+		uint32_t bytes = lane->unit[++i].bytes;
 
 		if (plan_measures(c, bytes)) {
 			__atomic_fetch_sub(&load->inflight_bytes, bytes, __ATOMIC_RELAXED);
@@ -458,7 +482,7 @@ static bool lane_takes(struct core_send *c, uint32_t l, uint32_t wrs)
 
 	return core_lane_ready(c, l, wrs) ||
 	       ((c->active >> l & 1) != 0 && lane->sq_used + wrs <= CORE_SQ_WRS &&
-		(uint8_t)(lane->head + 1) != lane->tail && credit_left(c, l));
+		(uint8_t)(lane->posted + 1) != lane->tail && credit_left(c, l));
 }
 
 /* Expected time until a small message given to this path is through. */
@@ -609,49 +633,59 @@ static void cut_equal(const struct core_send *c, struct core_msg *m)
 	cut(m, round_up(((uint64_t)m->size + pieces - 1) / pieces, CORE_ALIGN));
 }
 
-static bool equal_fits(const struct core_send *c, const struct core_msg *m)
+/*
+ * Have all lanes of an equal message room for their piece: in credits and queues (if `queues`), in
+ * their windows (if `windows`)?
+ */
+static inline bool equal_room(const struct core_send *c, const struct core_msg *m, bool queues,
+			      bool windows)
 {
-	const struct core_lane *lane = &c->lane[m->lane0], *end = lane + m->count;
+	const struct core_lane *lane = c->lane + m->lane0, *end = lane + m->count;
 	uint64_t bytes = m->piece_bytes;
 
-	while (lane != end && lane->inflight_bytes + bytes <= lane->window_bytes) {
+	while (lane != end && (!queues || core_lane_room(lane, 1)) &&
+	       (!windows || lane->inflight_bytes + bytes <= lane->window_bytes)) {
 		lane++;
 	}
 	return lane == end;
 }
 
-static bool equal_ready(const struct core_send *c, const struct core_msg *m)
+static bool equal_active(const struct core_send *c, const struct core_msg *m)
 {
-	for (uint32_t i = 0; i < m->count; i++) {
-		if (!core_lane_ready(c, m->lane0 + i, 1)) {
-			return false;
-		}
-	}
-	return true;
+	uint64_t lanes = ((2ull << (m->count - 1)) - 1) << m->lane0;
+
+	return (c->active & lanes) == lanes;
 }
 
 /* The costs, words and lanes are such that a message is cut into equal pieces. */
-static bool equal_wanted(const struct core_send *c, const struct core_msg *m)
+static inline bool equal_wanted(const struct core_send *c, const struct core_msg *m, bool queues)
 {
-	return c->cfg.observe || (c->equal && c->active == c->all && equal_fits(c, m));
+	return c->cfg.observe ||
+	       (c->equal && c->active == c->all && equal_room(c, m, queues, true));
 }
 
-/* Hand out all pieces of an equal message; equal_ready() has been asked. */
+/* Hand out all pieces of an equal message; all lanes have room. */
 static void equal_book(struct core_send *c, const struct core_msg *m, uint64_t now_ns)
 {
 	struct core_unit u = { .bytes = m->piece_bytes, .slot = (uint8_t)core_slot(m->seq),
 			       .wrs = 1 };
+	struct core_lane *lane = &c->lane[m->lane0];
 	uint32_t left = m->size;
 
-	for (uint32_t l = m->lane0; left != 0; l++) {
+	if (plan_measures(c, u.bytes)) {
+		plan_began(c, now_ns);
+	}
+	do {
 		u.bytes = left < u.bytes ? left : u.bytes;
 		left -= u.bytes;
-		core_unit_book(c, l, u);
+		core_unit_book(c, lane, u);
 		if (plan_measures(c, u.bytes)) {
-			plan_posted(c, &c->lane[l], u.bytes, now_ns);
+			plan_posted(c, lane, u.bytes, now_ns);
 		}
 		u.piece++;
-	}
+		lane++;
+	} while (left != 0);
+	c->inflight_bytes += m->size;
 }
 
 __attribute__((noinline)) bool core_send_equal(struct core_send *c, const struct core_cts *rec,
@@ -660,15 +694,15 @@ __attribute__((noinline)) bool core_send_equal(struct core_send *c, const struct
 	struct core_msg *m = &c->msg[core_slot(seq)];
 
 	m->size = size < rec->size ? size : rec->size;
-	if (rec->n != 1 || c->q_head != c->q_tail || c->cfg.lane_count == 1 ||
-	    m->size <= c->cfg.small_bytes || c->cfg.adaptive_routing) {
+	if (rec->n != 1 || c->q_head != c->q_tail || m->size <= c->equal_above) {
 		return false;
 	}
 	m->seq = seq;
 	c->newest = seq; /* the pressure in it counts already */
 	measure_all(c, now_ns);
 	cut_equal(c, m);
-	if (!equal_wanted(c, m) || !equal_ready(c, m)) {
+	if (!equal_wanted(c, m, true) ||
+	    (c->cfg.observe && !(equal_active(c, m) && equal_room(c, m, true, false)))) {
 		return false;
 	}
 	m->addr = rec->addr;
@@ -727,7 +761,7 @@ void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns)
 	}
 	measure_all(c, now_ns);
 	cut_equal(c, m);
-	if (!equal_wanted(c, m)) {
+	if (!equal_wanted(c, m, false)) {
 		cut_late(c, m);
 	}
 }

@@ -27,7 +27,16 @@ int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t no
 /* Measured are large units, and only where there is a choice of lanes. */
 static inline bool plan_measures(const struct core_send *c, uint32_t bytes)
 {
-	return bytes >= CORE_MEASURED_BYTES && c->cfg.lane_count > 1;
+	return bytes >= c->measured_from;
+}
+
+/* Units that plan_measures() are about to be posted: the first after a rest starts the clock. */
+static inline void plan_began(struct core_send *c, uint64_t now_ns)
+{
+	if (c->inflight_bytes == 0) {
+		c->batch_ns = now_ns;
+		c->idle_polls = 0;
+	}
 }
 
 /* A unit that plan_measures() was posted: start or go on with the lane's clock. */
@@ -38,10 +47,6 @@ static inline void plan_posted(struct core_send *c, struct core_lane *lane, uint
 
 	if (lane->timed++ == 0) {
 		lane->last_ns = now_ns;
-		if (c->inflight_bytes == bytes) { /* the first after a rest */
-			c->batch_ns = now_ns;
-			c->idle_polls = 0;
-		}
 	}
 	lane->post_ns = now_ns;
 	if (load != NULL) {
@@ -54,9 +59,11 @@ static inline void plan_posted(struct core_send *c, struct core_lane *lane, uint
 	}
 }
 
-/* plan_completed - `units` that plan_measures(), of `bytes` together, are through. */
-void plan_completed(struct core_send *c, struct core_lane *lane, uint32_t units, uint64_t bytes,
-		    uint64_t now_ns);
+/*
+ * plan_completed - units that plan_measures(), of `bytes` together, are through; they are off
+ * lane->timed already.
+ */
+void plan_completed(struct core_send *c, struct core_lane *lane, uint64_t bytes, uint64_t now_ns);
 
 /* plan_forget - take a lane's units in flight off its port's load. */
 void plan_forget(struct core_send *c, struct core_lane *lane);

@@ -87,16 +87,8 @@ static uint64_t port_busy_ns(const struct core_recv *c, uint32_t l)
 	       __atomic_load_n(&load->cost_ns, __ATOMIC_RELAXED) / CORE_COST_UNIT;
 }
 
-/* The lane of announcements: never behind bulk data while another is free; else it stays. */
-static int announce_lane(struct core_recv *c, bool look)
+static __attribute__((noinline)) int announce_choose(struct core_recv *c)
 {
-	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
-		signals_take(c);
-		look = true;
-	}
-	if (!look && lane_takes(c, c->cts_lane)) {
-		return c->cts_lane;
-	}
 	bool stay = lane_takes(c, c->cts_lane);
 	uint64_t best = stay ? port_busy_ns(c, c->cts_lane) * 7 / 8 : UINT64_MAX;
 	int choice = stay ? c->cts_lane : -1;
@@ -113,6 +105,20 @@ static int announce_lane(struct core_recv *c, bool look)
 		c->cts_lane = (uint8_t)choice;
 	}
 	return choice;
+}
+
+/* The lane of announcements: never behind bulk data while another is free; else it stays. */
+static inline int announce_lane(struct core_recv *c, bool look)
+{
+	if (__builtin_expect(c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE),
+			     0)) {
+		signals_take(c);
+		look = true;
+	}
+	if (__builtin_expect(!look && lane_takes(c, c->cts_lane), 1)) {
+		return c->cts_lane;
+	}
+	return announce_choose(c);
 }
 
 /*
@@ -164,10 +170,10 @@ static void slot_open(struct core_recv *c, uint64_t seq, uint32_t i, uint32_t n,
 	struct core_recv_slot *s = &c->slot[core_slot(seq)];
 
 	s->seq = seq;
-	s->bytes = 0;
-	s->size = size;
+	s->room = size;
 	s->count = 0;
-	s->got = 0;
+	s->missing = 0;
+	s->size = size;
 	s->state = SLOT_OPEN;
 	s->n = (uint8_t)n;
 	s->left = (uint8_t)n;
@@ -235,7 +241,7 @@ static __attribute__((noinline)) int group_land(struct core_recv *c, uint32_t fi
 	for (uint32_t i = 0; i < n; i++) {
 		struct core_recv_slot *m = &c->slot[(first + i) % CORE_SLOTS];
 
-		if (m->state != SLOT_OPEN || m->seq != s->seq + i || m->got != 0 ||
+		if (m->state != SLOT_OPEN || m->seq != s->seq + i || m->count != 0 ||
 		    rec->size[i] > m->size) {
 			return -EPROTO;
 		}
@@ -243,45 +249,29 @@ static __attribute__((noinline)) int group_land(struct core_recv *c, uint32_t fi
 	for (uint32_t i = 0; i < n; i++) {
 		struct core_recv_slot *m = &c->slot[(first + i) % CORE_SLOTS];
 
-		m->bytes = rec->size[i];
+		m->room = m->size - rec->size[i];
 		slot_land(c, m);
 	}
 	return 0;
 }
 
-static int piece_land(struct core_recv *c, struct core_recv_slot *s, uint32_t index,
-		      uint32_t count, uint32_t bytes)
+/* Pieces that do not carry their bytes (split immediates): the size is in the record. */
+static void size_from_record(struct core_recv *c, struct core_recv_slot *s)
 {
-	uint64_t *word = &s->bits[index / 64], bit = 1ull << (index % 64);
+	const struct core_sizes *rec = &c->sizes[core_slot(s->seq)];
 
-	if (s->count == 0) {
-		s->count = (uint16_t)count;
-		memset(s->bits, 0, sizeof(s->bits));
+	if (rec->seq == s->seq + 1 && rec->size[0] <= s->size) {
+		s->room = s->size - rec->size[0];
 	}
-	if (s->count != count || (*word & bit) != 0) {
-		return -EPROTO;
-	}
-	/* With split immediates the payload of an immediate is the sizes record, not data. */
-	if (!c->cfg.adaptive_routing && bytes > s->size - s->bytes) {
-		return -EPROTO;
-	}
-	*word |= bit;
-	s->bytes += bytes;
-	if (++s->got == count) {
-		slot_land(c, s);
-	}
-	return 0;
 }
 
-/* Pieces that do not carry their bytes (split immediates): the size is in the record. */
-static void size_from_record(struct core_recv *c, uint32_t slot)
+/* All pieces of a message are in. */
+static inline void message_land(struct core_recv *c, struct core_recv_slot *s)
 {
-	struct core_recv_slot *s = &c->slot[slot];
-
-	if (s->state == SLOT_DONE && c->sizes[slot].seq == s->seq + 1 &&
-	    c->sizes[slot].size[0] <= s->size) {
-		s->bytes = c->sizes[slot].size[0];
+	if (__builtin_expect(c->cfg.adaptive_routing, 0)) {
+		size_from_record(c, s);
 	}
+	slot_land(c, s);
 }
 
 /* Where large messages come in, acks of what goes out must wait: the sender's windows grow. */
@@ -296,42 +286,56 @@ static void port_received(struct core_recv *c, uint32_t port, uint32_t bytes)
 	}
 }
 
+/* One of several pieces, or a group, or nonsense. */
+static __attribute__((noinline)) int piece_land(struct core_recv *c, struct core_recv_slot *s,
+						uint32_t imm, uint32_t bytes, uint32_t port)
+{
+	uint32_t index = imm >> 16 & 0xff, count = (imm >> 24) + 1;
+	uint64_t *word = &s->bits[index / 64], bit = 1ull << (index % 64);
+
+	if (index >= count) {
+		return index == CORE_IMM_GROUP && count <= CORE_GROUP_MAX ?
+			       group_land(c, core_slot(imm), count) :
+			       -EPROTO;
+	}
+	if (s->count == 0) {
+		s->count = (uint16_t)count;
+		s->missing = (uint16_t)count;
+		memset(s->bits, 0, sizeof(s->bits));
+	}
+	if (s->count != count || (*word & bit) != 0) {
+		return -EPROTO;
+	}
+	/* With split immediates the payload of an immediate is the sizes record, not data. */
+	if (bytes > s->room && !c->cfg.adaptive_routing) {
+		return -EPROTO;
+	}
+	*word |= bit;
+	s->room -= bytes;
+	if (--s->missing == 0) {
+		message_land(c, s);
+	}
+	port_received(c, port, bytes);
+	return 0;
+}
+
 __attribute__((noinline)) int core_recv_imm(struct core_recv *c, uint32_t l, uint32_t imm,
 					    uint32_t bytes)
 {
-	uint32_t slot = imm & 0xff, index = imm >> 16 & 0xff, count = (imm >> 24) + 1;
-	struct core_recv_slot *s = &c->slot[slot];
-	struct core_recv_lane *lane = &c->lane[l];
+	struct core_recv_slot *s = c->slot + core_slot(imm);
 
-	lane->taken++;
-	lane->total_pieces++;
-	lane->total_bytes += bytes;
+	c->lane[l].taken++;
 	/* Slot and its generation are the low half of both: see core_imm(). */
 	if (s->state != SLOT_OPEN || (uint16_t)s->seq != (uint16_t)imm) {
 		c->stale_imms++;
 		return -ESTALE;
 	}
-	if (index >= count) {
-		return index == CORE_IMM_GROUP && count <= CORE_GROUP_MAX ?
-			       group_land(c, slot, count) :
-			       -EPROTO;
+	if (imm >> 16 != 0 || s->count != 0 || bytes > s->room) {
+		return piece_land(c, s, imm, bytes, c->lane[l].port);
 	}
-	if (count == 1 && s->count == 0 && bytes <= s->size) {
-		s->count = 1;
-		s->got = 1;
-		s->bytes = bytes;
-		slot_land(c, s);
-	} else {
-		int rc = piece_land(c, s, index, count, bytes);
-
-		if (rc != 0) {
-			return rc;
-		}
-		port_received(c, lane->port, bytes);
-	}
-	if (c->cfg.adaptive_routing) {
-		size_from_record(c, slot);
-	}
+	s->count = 1;
+	s->room -= bytes;
+	message_land(c, s);
 	return 0;
 }
 

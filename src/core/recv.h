@@ -22,10 +22,10 @@ enum core_slot_state { SLOT_FREE, SLOT_OPEN, SLOT_DONE };
 struct core_recv_slot {
 	uint64_t seq;
 	uint64_t bits[CORE_PIECES_MAX / 64];
-	uint32_t bytes;   /* arrived */
+	uint32_t room;    /* bytes of the buffer that nothing has arrived for */
+	uint16_t count;   /* pieces; 0 = not known yet: none is in */
+	uint16_t missing; /* of them, if known */
 	uint32_t size;    /* of the buffer */
-	uint16_t count;   /* pieces; 0 = not known yet */
-	uint16_t got;
 	uint8_t state;    /* enum core_slot_state */
 	uint8_t n;        /* members of its irecv */
 	uint8_t left;     /* first member's slot: members not done */
@@ -38,9 +38,8 @@ struct core_recv_lane {
 	uint8_t state; /* enum core_lane_state */
 	uint8_t port;
 	uint8_t remote;
-	uint8_t reserved;
+	uint8_t reserved0;
 	uint32_t generation;
-	uint64_t total_bytes;
 	uint16_t posted;    /* receive WRs ever posted, mod 2^16 */
 	uint16_t announced; /* the count that the peer has been told last */
 	uint16_t taken;     /* consumed and not posted again yet */
@@ -49,8 +48,9 @@ struct core_recv_lane {
 	uint8_t covers_head, covers_tail;
 	/* writes that each signaled one in flight stands for */
 	uint16_t covers[CORE_ANNOUNCE_SIGNALS];
-	uint64_t total_pieces;
+	uint8_t reserved1[4];
 };
+_Static_assert(sizeof(struct core_recv_lane) == 32, "lanes are found by a shift");
 
 struct core_recv {
 	/* [CORE_RING_RECORDS], what is RDMA-written; caller's, zeroed */
@@ -123,7 +123,9 @@ static inline bool core_recv_done(const struct core_recv *c, uint32_t slot)
 /* core_recv_size - bytes that arrived for member `i` of the receive at `slot`. */
 static inline uint32_t core_recv_size(const struct core_recv *c, uint32_t slot, uint32_t i)
 {
-	return c->slot[(slot + i) % CORE_SLOTS].bytes;
+	const struct core_recv_slot *s = &c->slot[(slot + i) % CORE_SLOTS];
+
+	return s->size - s->room;
 }
 
 void core_recv_release(struct core_recv *c, uint32_t slot);

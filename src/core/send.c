@@ -22,6 +22,9 @@ int core_send_init(struct core_send *c, const struct core_config *cfg, const str
 	c->newest = UINT64_MAX;
 	c->lanes_per_path = cfg->lane_count / cfg->path_count;
 	c->window_us = cfg->window_us;
+	c->equal_above = cfg->lane_count > 1 && !cfg->adaptive_routing ? cfg->small_bytes
+								       : UINT32_MAX;
+	c->measured_from = cfg->lane_count > 1 ? CORE_MEASURED_BYTES : UINT64_MAX;
 	c->recheck = UINT64_MAX;
 	if (!cfg->adaptive_routing && c->lanes_per_path == 1) {
 		plan_quick(c);
@@ -31,6 +34,7 @@ int core_send_init(struct core_send *c, const struct core_config *cfg, const str
 	for (uint32_t i = 0; i < cfg->lane_count; i++) {
 		c->lane[i].state = LANE_DOWN;
 		c->lane[i].port = cfg->lane[i].port;
+		c->lane[i].port_bit = (uint8_t)(1u << cfg->lane[i].port);
 		c->lane[i].remote = cfg->lane[i].remote;
 		c->all |= 1ull << i;
 	}
@@ -41,7 +45,7 @@ void core_send_fini(struct core_send *c)
 {
 	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
 		plan_forget(c, &c->lane[i]);
-		c->lane[i].tail = c->lane[i].head;
+		c->lane[i].tail = (uint8_t)c->lane[i].posted;
 	}
 }
 
@@ -190,12 +194,14 @@ uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64
 static inline uint32_t unit_post(struct core_send *c, uint32_t l, struct core_unit u,
 				 uint64_t now_ns)
 {
-	uint32_t place = core_unit_book(c, l, u);
+	uint32_t place = core_unit_book(c, &c->lane[l], u);
 
 	c->queued_bytes -= u.bytes;
 	if (plan_measures(c, u.bytes)) {
+		plan_began(c, now_ns);
 		plan_posted(c, &c->lane[l], u.bytes, now_ns);
 	}
+	c->inflight_bytes += u.bytes;
 	return place;
 }
 
@@ -271,23 +277,10 @@ bool core_send_next(struct core_send *c, uint64_t now_ns, struct core_post *out)
 	return true;
 }
 
-/* `units` of a lane are through: the accounts of the lane, its port and the comm. */
-static void lane_units_done(struct core_send *c, struct core_lane *lane, uint32_t units,
-			    uint32_t wrs, uint64_t bytes)
+static __attribute__((noinline)) void group_done(struct core_send *c, struct core_lane *lane,
+						 const struct core_unit *u)
 {
-	lane->sq_used = (uint16_t)(lane->sq_used - wrs);
-	lane->inflight_bytes -= bytes;
-	lane->total_bytes += bytes;
-	lane->total_units += units;
-	c->inflight_bytes -= bytes;
-	c->port_units[lane->port] -= units;
-	if (c->port_units[lane->port] == 0) {
-		c->busy_ports &= ~(1u << lane->port);
-	}
-}
-
-static __attribute__((noinline)) void group_done(struct core_send *c, const struct core_unit *u)
-{
+	lane->sq_used = (uint16_t)(lane->sq_used - (u->wrs & ~UNIT_GROUP));
 	for (uint32_t i = 0; i < u->piece; i++) {
 		struct core_msg *m = &c->msg[(u->slot + i) % CORE_SLOTS];
 
@@ -295,37 +288,70 @@ static __attribute__((noinline)) void group_done(struct core_send *c, const stru
 	}
 }
 
-__attribute__((noinline)) int core_send_complete(struct core_send *c, uint32_t l,
-						 uint32_t generation, uint32_t unit,
-						 uint64_t now_ns)
+/* The oldest unit of a lane is through; returns how many of its bytes are measured. */
+static inline uint32_t unit_done(struct core_send *c, struct core_lane *lane)
+{
+	const struct core_unit *u = &lane->unit[++lane->tail];
+
+	lane->inflight_bytes -= u->bytes;
+	lane->total_bytes += u->bytes;
+	c->inflight_bytes -= u->bytes;
+	if (__builtin_expect(u->wrs & UNIT_GROUP, 0)) {
+		group_done(c, lane, u);
+	} else {
+		lane->sq_used = (uint16_t)(lane->sq_used - u->wrs);
+		c->msg[u->slot].done++;
+	}
+	if (!plan_measures(c, u->bytes)) {
+		return 0;
+	}
+	lane->timed--;
+	return u->bytes;
+}
+
+static inline void units_done(struct core_send *c, struct core_lane *lane, uint32_t units,
+			      uint64_t measured, uint64_t now_ns)
+{
+	c->port_units[lane->port] -= units;
+	if (c->port_units[lane->port] == 0) {
+		c->busy_ports ^= lane->port_bit;
+	}
+	if (measured != 0) {
+		plan_completed(c, lane, measured, now_ns);
+	}
+}
+
+static __attribute__((noinline)) void one_complete(struct core_send *c, struct core_lane *lane,
+						   uint64_t now_ns)
+{
+	units_done(c, lane, 1, unit_done(c, lane), now_ns);
+}
+
+static __attribute__((noinline)) void run_complete(struct core_send *c, struct core_lane *lane,
+						   uint32_t units, uint64_t now_ns)
+{
+	uint64_t measured = 0;
+
+	for (uint32_t i = 0; i < units; i++) {
+		measured += unit_done(c, lane);
+	}
+	units_done(c, lane, units, measured, now_ns);
+}
+
+int core_send_complete(struct core_send *c, uint32_t l, uint32_t generation, uint32_t unit,
+		       uint64_t now_ns)
 {
 	struct core_lane *lane = &c->lane[l];
-	uint8_t ahead = (uint8_t)(unit - lane->tail), end = (uint8_t)(unit + 1);
-	uint32_t wrs = 0, measured = 0;
-	uint64_t bytes = 0, measured_bytes = 0;
+	uint8_t units = (uint8_t)(unit - lane->tail);
 
-	if (lane->generation != generation || ahead >= (uint8_t)(lane->head - lane->tail)) {
+	if (lane->generation != generation || units == 0 ||
+	    units > (uint8_t)(lane->posted - lane->tail)) {
 		return -ESTALE;
 	}
-	for (uint8_t place = lane->tail; place != end; place++) {
-		const struct core_unit *u = &c->unit[l][place];
-
-		wrs += (uint32_t)(u->wrs & ~UNIT_GROUP);
-		bytes += u->bytes;
-		if (plan_measures(c, u->bytes)) {
-			measured++;
-			measured_bytes += u->bytes;
-		}
-		if (__builtin_expect(u->wrs & UNIT_GROUP, 0)) {
-			group_done(c, u);
-		} else {
-			c->msg[u->slot].done++;
-		}
-	}
-	lane->tail = end;
-	lane_units_done(c, lane, ahead + 1u, wrs, bytes);
-	if (measured != 0) {
-		plan_completed(c, lane, measured, measured_bytes, now_ns);
+	if (units == 1) {
+		one_complete(c, lane, now_ns);
+	} else {
+		run_complete(c, lane, units, now_ns);
 	}
 	return 0;
 }

@@ -79,11 +79,12 @@ struct core_lane {
 	uint8_t two_way;        /* measurements until its port counts as one that only sends */
 	/* measured pieces in flight; `last_ns` counts while there are any */
 	uint32_t timed;
-	uint16_t posted;        /* units ever posted, mod 2^16: receive WRs used up */
+	/* units ever posted, mod 2^16: receive WRs used up; mod 2^8: place of the newest */
+	uint16_t posted;
 	uint16_t credit;        /* receive WRs ever announced, mod 2^16 */
 	uint16_t sq_used;       /* send WRs in flight */
-	uint8_t head;           /* place in unit[lane] of the next unit */
-	uint8_t tail;           /* place of the oldest unit in flight */
+	uint8_t port_bit;       /* 1 << port, of busy_ports */
+	uint8_t tail;           /* place in unit[] of the newest completed unit */
 	uint64_t last_ns;       /* until when busy time is accounted for */
 	uint32_t rx_seen;       /* what its port had received at the last measurement, mod 2^32 */
 	uint32_t calm_cost_ns;  /* cost_ns smoothed over many samples: one stall does not show */
@@ -96,7 +97,7 @@ struct core_lane {
 	uint64_t total_bytes;   /* completed, for reports */
 	uint32_t pace_ns;       /* per CORE_COST_UNIT bytes, of a pressed lane; 0 = not paced */
 	uint64_t paced_ns;      /* it gets no new piece while this is far ahead */
-	uint64_t total_units;
+	struct core_unit unit[CORE_WR_RING]; /* in flight: a ring */
 };
 
 struct core_send {
@@ -118,6 +119,8 @@ struct core_send {
 	uint32_t lanes_per_path;
 	/* largest message of core_send_quick(); 0 = never but for empty ones */
 	uint32_t quick_bytes;
+	uint32_t equal_above; /* bytes of the largest message that is never cut into equal pieces */
+	uint64_t measured_from; /* bytes; smaller units are not measured */
 	uint64_t recheck;     /* mask of sequences at which small messages look for a better path */
 	uint32_t window_us;   /* in force: grows when a lane runs dry with work queued */
 	/* fruitless polls since the last batch of completions; caller counts */
@@ -136,7 +139,6 @@ struct core_send {
 	struct core_config cfg;
 	struct core_msg msg[CORE_SLOTS];
 	struct core_lane lane[CORE_LANES_MAX]; /* [cfg.lane_count] in use */
-	struct core_unit unit[CORE_LANES_MAX][CORE_WR_RING]; /* in flight, a ring for each lane */
 };
 
 /*
@@ -198,31 +200,36 @@ int core_send_match(const struct core_send *c, uint32_t tag, const struct core_c
 uint32_t core_send_start(struct core_send *c, const struct core_cts *rec, uint64_t seq,
 			 uint32_t size, uint64_t now_ns);
 
+/* core_lane_room - do a lane's credits and queues, as last known, leave room for `wrs` WRs? */
+static inline bool core_lane_room(const struct core_lane *lane, uint32_t wrs)
+{
+	return lane->posted != lane->credit && (uint8_t)(lane->posted + 1) != lane->tail &&
+	       lane->sq_used <= CORE_SQ_WRS - wrs;
+}
+
 /*
  * core_lane_ready - may a lane take a unit of `wrs` send WRs, by what is known without looking at
  * records?
  */
 static inline bool core_lane_ready(const struct core_send *c, uint32_t l, uint32_t wrs)
 {
-	const struct core_lane *lane = &c->lane[l];
-
-	return (c->active >> l & 1) != 0 && lane->posted != lane->credit &&
-	       (uint8_t)(lane->head + 1) != lane->tail && lane->sq_used + wrs <= CORE_SQ_WRS;
+	return (c->active >> l & 1) != 0 && core_lane_room(&c->lane[l], wrs);
 }
 
-/* core_unit_book - a unit goes on lane l; returns its place in the lane's ring. */
-static inline uint32_t core_unit_book(struct core_send *c, uint32_t l, struct core_unit unit)
+/*
+ * core_unit_book - a unit goes on a lane; returns its place in the lane's ring. Its bytes are not
+ * in c->inflight_bytes yet.
+ */
+static inline uint32_t core_unit_book(struct core_send *c, struct core_lane *lane,
+				      struct core_unit unit)
 {
-	struct core_lane *lane = &c->lane[l];
-	uint32_t place = lane->head++;
+	uint32_t place = (uint8_t)++lane->posted;
 
-	c->unit[l][place] = unit;
-	lane->posted++;
+	lane->unit[place] = unit;
 	lane->sq_used = (uint16_t)(lane->sq_used + (unit.wrs & ~UNIT_GROUP));
 	lane->inflight_bytes += unit.bytes;
-	c->inflight_bytes += unit.bytes;
 	c->port_units[lane->port]++;
-	c->busy_ports |= 1u << lane->port;
+	c->busy_ports |= lane->port_bit;
 	return place;
 }
 
@@ -252,8 +259,10 @@ static inline int core_send_quick(struct core_send *c, const struct core_cts *re
 	m->state = MSG_OPEN;
 	c->newest = seq;
 	c->head++;
-	*unit = core_unit_book(c, l, (struct core_unit){ .bytes = size, .slot = (uint8_t)slot,
-							 .wrs = 1 });
+	c->inflight_bytes += size;
+	*unit = core_unit_book(c, &c->lane[l], (struct core_unit){ .bytes = size,
+								   .slot = (uint8_t)slot,
+								   .wrs = 1 });
 	return (int)l;
 }
 
@@ -269,7 +278,7 @@ bool core_send_equal(struct core_send *c, const struct core_cts *rec, uint64_t s
 /* core_lane_newest - place in the lane's ring of the unit that was handed out last. */
 static inline uint32_t core_lane_newest(const struct core_lane *lane)
 {
-	return (uint8_t)(lane->head - 1);
+	return (uint8_t)lane->posted;
 }
 
 /* core_send_next - the next thing to post; false when nothing can be posted now. */

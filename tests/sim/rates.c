@@ -158,7 +158,10 @@ static void open_messages(struct run *r, const struct scenario *s)
 		rec->size = s->message_bytes;
 		rec->n = 1;
 		for (uint32_t i = 0; i < LANES; i++) {
-			rec->posted[i] = (uint16_t)(r->send.lane[i].total_units + CORE_RQ_WRS);
+			const struct core_lane *lane = &r->send.lane[i];
+			uint8_t inflight = (uint8_t)(lane->posted - lane->tail);
+
+			rec->posted[i] = (uint16_t)(lane->posted - inflight + CORE_RQ_WRS);
 		}
 		rec->seq = r->next + 1;
 		if (core_send_match(&r->send, 0, &found, &seq) != 0) {
