@@ -597,6 +597,10 @@ uint8_t pressure_update(struct pressure *p, const struct railmap_view *view, uin
 	target = pressure_of(marks - p->marks, view->valid & RAILMAP_V_PKTS
 						       ? pkts - p->pkts
 						       : PRESSURE_PKTS_GUESS * windows);
+	/* More than a chance mark counts at once; what it meant is forgotten by halves. */
+	if (marks - p->marks > 1 && target > p->value_q8) {
+		p->value_q8 = target;
+	}
 	for (uint64_t i = 0; i < windows && p->value_q8 != target && i < 32; i++) {
 		p->value_q8 = (p->value_q8 + target) / 2;
 	}
