@@ -575,10 +575,12 @@ static int lane_late(struct core_send *c, const struct core_msg *m, uint32_t wrs
 {
 	uint64_t first = UINT64_MAX, best = UINT64_MAX;
 	uint32_t bytes = m->piece_bytes, count = c->cfg.lane_count;
+	/* Taken mod count before lanes are added: a sum that wraps would leave one out. */
+	uint32_t turn = (c->cfg.hash + (uint32_t)m->seq) % count;
 	int choice = -1;
 
 	for (uint32_t i = 0; i < count; i++) {
-		uint32_t l = (c->cfg.hash + (uint32_t)m->seq + i) % count;
+		uint32_t l = (turn + i) % count;
 		struct core_lane *lane = &c->lane[l];
 
 		if (!lane_takes(c, l, wrs)) {
