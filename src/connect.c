@@ -659,9 +659,9 @@ static void ports_tell(struct comm *c, void *arg)
 	for (int i = 0; i < c->port_count; i++) {
 		const struct core_port *word = &c->port[i].port->word;
 
-		m.down[i] = (uint8_t)((word->down ? WIRE_PORT_DOWN : 0) |
-				      (word->drain ? WIRE_PORT_DRAIN : 0));
-		m.pressure[i] = (uint8_t)word->pressure;
+		m.down[i] = (uint8_t)((core_word(&word->down) ? WIRE_PORT_DOWN : 0) |
+				      (core_word(&word->drain) ? WIRE_PORT_DRAIN : 0));
+		m.pressure[i] = (uint8_t)core_word(&word->pressure);
 		news |= m.down[i] != c->told.down[i] ||
 			pressure_moved(c->told.pressure[i], m.pressure[i]);
 	}
