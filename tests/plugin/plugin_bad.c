@@ -165,7 +165,8 @@ static void process_gone(void)
 	process_end(child);
 	rig_begin(&two);
 	CHECK_INT(connect_until_error(handle, 0, 5000), RY_NET_REMOTE_ERROR);
-	CHECK(rig_logged("Connection refused"));
+	/* Its port may be another listener's by now, of a test that runs beside this one. */
+	CHECK(rig_logged("Connection refused") || rig_logged("no listen here has this secret"));
 	end_warned(1);
 }
 
