@@ -19,7 +19,7 @@ enum {
 	WINDOW_MIN = 2 * PIECE_MIN,
 	/* Acks wait behind what the port receives: a lane with less is dry before that is seen. */
 	WINDOW_MIN_TWO_WAY = 8 * PIECE_MIN,
-	TWO_WAY_SAMPLES = 16,
+	TWO_WAY_SAMPLES = 16, /* a port that received stays one that does for so many */
 	WINDOW_MAX = 64 << 20,
 	/* of a lane that has not shown its rate yet; grows with what it carries */
 	WINDOW_UNMEASURED = 256 << 10,
@@ -348,22 +348,17 @@ static __attribute__((cold)) void lane_unblock(struct core_send *c, struct core_
 }
 
 /*
- * A paced lane ran dry before its time. The rate that it was paced by may come from a stall, so
- * that no rest is longer than a probing interval.
+ * A lane ran dry because its pace or its window kept pieces away. The rate that it was paced by may
+ * come from a stall, so that no rest is longer than a probing interval.
  */
-static __attribute__((cold)) void lane_rests(struct core_lane *lane, uint64_t now_ns)
-{
-	lane->rested = RESTED_PHASES;
-	if (lane->paced_ns > now_ns + PROBE_NS) {
-		lane->paced_ns = now_ns + PROBE_NS;
-	}
-}
-
-static __attribute__((cold, noinline)) void lane_rest(struct core_send *c, struct core_lane *lane,
+static __attribute__((cold, noinline)) void lane_held(struct core_send *c, struct core_lane *lane,
 						      uint64_t now_ns)
 {
 	if (lane->paced_ns > now_ns) {
-		lane_rests(lane, now_ns);
+		lane->rested = RESTED_PHASES;
+	}
+	if (lane->paced_ns > now_ns + PROBE_NS) {
+		lane->paced_ns = now_ns + PROBE_NS;
 	}
 	if (lane->blocked) {
 		lane_unblock(c, lane, now_ns);
@@ -375,7 +370,7 @@ static inline void lane_dry(struct core_send *c, struct core_lane *lane, uint64_
 {
 	lane->err_ns += c->gap_ns;
 	if (__builtin_expect(lane->paced_ns > now_ns || lane->blocked, 0)) {
-		lane_rest(c, lane, now_ns);
+		lane_held(c, lane, now_ns);
 	}
 }
 

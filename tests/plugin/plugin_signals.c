@@ -37,20 +37,19 @@ static void shares(struct pair *p, uint64_t out[2 * PORTS])
 		out[i] -= before[i];
 }
 
-static uint32_t down_of(const struct pair *p, bool remote, int port)
+static void await_value(const uint32_t *word, uint32_t value)
 {
-	const struct comm *c = p->send;
-
-	return remote ? __atomic_load_n(&c->remote[port].down, __ATOMIC_ACQUIRE)
-		      : __atomic_load_n(&c->port[port].port->word.down, __ATOMIC_ACQUIRE);
+	for (int i = 0; __atomic_load_n(word, __ATOMIC_ACQUIRE) != value; i++) {
+		CHECK(i < 5000);
+		rig_pause_us(1000);
+	}
 }
 
 static void await_word(const struct pair *p, bool remote, int port, uint32_t down)
 {
-	for (int i = 0; down_of(p, remote, port) != down; i++) {
-		CHECK(i < 5000);
-		rig_pause_us(1000);
-	}
+	const struct comm *c = p->send;
+
+	await_value(remote ? &c->remote[port].down : &c->port[port].port->word.down, down);
 }
 
 /* Sender on ports 0 .. 3, receiver on 4 .. 7: which end a port belongs to is then plain. */
@@ -168,33 +167,28 @@ static void drained(void)
 	rig_end();
 }
 
-static void await_pressure(const struct comm *c, uint32_t value)
-{
-	for (int i = 0; __atomic_load_n(&c->remote[1].pressure, __ATOMIC_RELAXED) != value; i++) {
-		CHECK(i < 5000);
-		rig_pause_us(1000);
-	}
-}
-
 /* The sender hears of the receiver's pressure without a new receive, but not of each small move. */
 static void pressed(void)
 {
+	const uint32_t *told;
 	struct core_port *word;
 	struct comm *c;
 	struct pair p;
 
 	open_apart(&p);
+	c = p.send;
+	told = &c->remote[1].pressure;
 	c = p.recv;
 	word = &c->port[1].port->word;
 	__atomic_store_n(&word->pressure, 200, __ATOMIC_RELAXED);
-	await_pressure(p.send, 200);
+	await_value(told, 200);
 	__atomic_store_n(&word->pressure, 220, __ATOMIC_RELAXED);
 	rig_pause_us(100000);
-	await_pressure(p.send, 200);
+	await_value(told, 200);
 	__atomic_store_n(&word->pressure, 233, __ATOMIC_RELAXED);
-	await_pressure(p.send, 233);
+	await_value(told, 233);
 	__atomic_store_n(&word->pressure, 0, __ATOMIC_RELAXED);
-	await_pressure(p.send, 0);
+	await_value(told, 0);
 	pair_close(&p);
 	rig_end();
 }
