@@ -37,6 +37,7 @@ enum {
 	CORE_CREDIT_BLOCKS = CORE_LANES_MAX / CORE_CREDIT_BLOCK,
 	CORE_RING_RECORDS = CORE_SLOTS + CORE_CREDIT_BLOCKS, /* of struct core_cts at the sender */
 	CORE_IMM_GROUP = 255,  /* index of an immediate that completes a whole group */
+	CORE_IMM_PROBE = 254,  /* index (of count 1) of an immediate that carries nothing */
 	CORE_COST_UNIT = 65536 /* a lane's cost is the ns that this many bytes take */
 };
 
@@ -96,6 +97,16 @@ static inline uint32_t core_slot(uint64_t seq)
 	return (uint32_t)(seq % CORE_SLOTS);
 }
 
+/* A unit that the sender saw no completion of; index and count as in its immediate. */
+struct core_item {
+	uint64_t seq;
+	uint16_t index;
+	uint16_t count;
+};
+
+/* What the receiver says of it; DONE: its message is over. */
+enum core_answer { ANSWER_MISSING, ANSWER_LANDED, ANSWER_DONE };
+
 /* Life of a lane. Only ACTIVE gets new pieces; the others belong to recovery. */
 enum core_lane_state { LANE_ACTIVE, LANE_FENCING, LANE_DOWN, LANE_PROBING };
 
@@ -104,7 +115,8 @@ enum core_lane_state { LANE_ACTIVE, LANE_FENCING, LANE_DOWN, LANE_PROBING };
  * read by the core through core_word() only: each field is one word, so none can be torn.
  */
 struct core_port {
-	uint32_t down;     /* 1: the kernel or the peer says that the link is down */
+	uint32_t down;     /* 1: the kernel or the peer says that the link is down: no new pieces */
+	uint32_t dead;     /* 1: and that is confirmed (never told of a remote port): fence */
 	uint32_t pressure; /* 0 .. 255 */
 	uint32_t mbps;     /* speed, megabit/s; 0 = unknown */
 	uint32_t drain;    /* 1: an operator drains it: no new pieces while another lane lives */
@@ -129,7 +141,9 @@ struct core_load {
 
 /* What both halves are told once, at creation. */
 struct core_config {
-	uint32_t lane_count;
+	uint32_t lane_count;              /* on home ports */
+	/* lanes on borrowed ports, after those: used while no home lane can be */
+	uint32_t standby_count;
 	uint32_t port_count;              /* home ports of this end */
 	uint32_t path_count;              /* lane i is on path i % path_count; divides lane_count */
 	/* a message up to this is one piece (all ports together) */

@@ -170,12 +170,13 @@ void core_send_signal(struct core_send *c)
 	uint64_t usable = 0, wanted = 0;
 
 	c->epoch = __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE);
-	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
+	for (uint32_t i = 0; i < c->lanes_total; i++) {
 		if (lane_usable(c, &c->lane[i])) {
 			usable |= 1ull << i;
 			wanted |= lane_drained(c, &c->lane[i]) ? 0 : 1ull << i;
 		}
 	}
+	wanted &= c->all; /* standby lanes: as if they were drained */
 	c->active = wanted != 0 ? wanted : usable;
 	judge(c);
 }
@@ -187,7 +188,7 @@ static void phase(struct core_send *c, uint64_t now_ns)
 {
 	uint64_t offset = c->cfg.hash % PHASE_NS;
 
-	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
+	for (uint32_t i = 0; i < c->lanes_total; i++) {
 		struct core_lane *lane = &c->lane[i];
 
 		lane->pressure = (uint8_t)lane_pressure(c, lane);
@@ -301,7 +302,7 @@ static __attribute__((cold)) void measure_anew(struct core_send *c, uint64_t now
 {
 	if (c->due) {
 		c->due = false;
-		for (uint64_t left = c->all; left != 0; left &= left - 1) {
+		for (uint64_t left = c->active | c->all; left != 0; left &= left - 1) {
 			lane_measure(c, &c->lane[__builtin_ctzll(left)]);
 		}
 	}
@@ -530,7 +531,7 @@ static int lane_small(struct core_send *c, const struct core_msg *m, uint32_t wr
 	if (lane_takes(c, c->best + turn, wrs)) {
 		return (int)(c->best + turn);
 	}
-	for (uint32_t l = 0; l < c->cfg.lane_count; l++) {
+	for (uint32_t l = 0; l < c->lanes_total; l++) {
 		if (lane_takes(c, l, wrs)) {
 			return (int)l;
 		}
@@ -569,7 +570,7 @@ static bool lane_has_room(const struct core_send *c, struct core_lane *lane, uin
 static int lane_late(struct core_send *c, const struct core_msg *m, uint32_t wrs, uint64_t now_ns)
 {
 	uint64_t first = UINT64_MAX, best = UINT64_MAX;
-	uint32_t bytes = m->piece_bytes, count = c->cfg.lane_count;
+	uint32_t bytes = m->piece_bytes, count = c->lanes_total;
 	/* Taken mod count before lanes are added: a sum that wraps would leave one out. */
 	uint32_t turn = (c->cfg.hash + (uint32_t)m->seq) % count;
 	int choice = -1;
@@ -770,7 +771,7 @@ int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t no
 	if (changed) {
 		core_send_signal(c);
 	}
-	if (c->cfg.lane_count == 1) {
+	if (c->lanes_total == 1) {
 		return lane_takes(c, 0, wrs) ? 0 : -1;
 	}
 	if (m->plan == PLAN_ONE) {
@@ -785,6 +786,18 @@ int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t no
 		if (c->cfg.observe) {
 			return -1;
 		}
+	}
+	measure_all(c, now_ns);
+	return lane_late(c, m, wrs, now_ns);
+}
+
+int plan_lane_again(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t now_ns)
+{
+	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
+		core_send_signal(c);
+	}
+	if (m->plan == PLAN_ONE) {
+		return lane_small(c, m, wrs, true);
 	}
 	measure_all(c, now_ns);
 	return lane_late(c, m, wrs, now_ns);

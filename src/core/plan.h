@@ -24,6 +24,9 @@ void plan_cut(struct core_send *c, struct core_msg *m, uint64_t now_ns);
  */
 int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t now_ns);
 
+/* plan_lane_again - the same for a piece that is sent again, whatever the plan of m was. */
+int plan_lane_again(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t now_ns);
+
 /* Measured are large units, and only where there is a choice of lanes. */
 static inline bool plan_measures(const struct core_send *c, uint32_t bytes)
 {

@@ -8,14 +8,16 @@
  *
  * Invariants: slots are given out in sequence order; a piece is counted once; an immediate of
  * another slot generation changes nothing; a record's place is used again only after its message
- * is done (so the peer has read it).
+ * is done (so the peer has read it) and no other copy of it can land any more: a record is written
+ * again when a lane that may have lost it fails, and as a proof that a lane moves.
  */
 #ifndef RAILYARD_CORE_RECV_H
 #define RAILYARD_CORE_RECV_H
 
 #include "core.h"
 
-enum { CORE_ANNOUNCE_SIGNALS = 4 }; /* at most: two of announcements, one credit record */
+/* At most: two of announcements, one credit record, one of those written again. */
+enum { CORE_ANNOUNCE_SIGNALS = 4 };
 
 enum core_slot_state { SLOT_FREE, SLOT_OPEN, SLOT_DONE };
 
@@ -48,7 +50,8 @@ struct core_recv_lane {
 	uint8_t covers_head, covers_tail;
 	/* writes that each signaled one in flight stands for */
 	uint16_t covers[CORE_ANNOUNCE_SIGNALS];
-	uint8_t reserved1[4];
+	bool again_out; /* a record written again is on its way here */
+	uint8_t reserved1[3];
 };
 _Static_assert(sizeof(struct core_recv_lane) == 32, "lanes are found by a shift");
 
@@ -67,6 +70,16 @@ struct core_recv {
 	uint8_t credit_block;
 	struct core_cts model; /* pressure and counts as the next records tell them */
 	uint64_t stale_imms;   /* immediates of another slot generation, dropped */
+	/*
+	 * Messages guard_from .. guard_to - 1 have more than one copy of their record under way:
+	 * until none is, nothing may be announced in their places.
+	 */
+	uint64_t guard_from, guard_to;
+	uint64_t guard_lanes;  /* failed ones whose copies may still land: not fenced at both ends */
+	uint64_t again_from;   /* records from here to again_to are to be written again */
+	uint64_t again_to;
+	uint32_t again_count;  /* lanes with again_out */
+	uint8_t credit_lane;   /* carries the credit record that is on its way */
 	struct core_config cfg;
 	struct core_recv_slot slot[CORE_SLOTS];
 	struct core_recv_lane lane[CORE_LANES_MAX];
@@ -82,12 +95,47 @@ struct core_announce {
 	uint32_t n;
 	bool signaled; /* complete it, and tell core_recv_announced() */
 	bool credit;   /* a credit record */
+	bool again;    /* a record that was written before; tell core_recv_again_done() */
 };
 
 int core_recv_init(struct core_recv *c, const struct core_config *cfg, struct core_cts *staging,
 		   const struct core_sizes *sizes);
 void core_recv_lane_open(struct core_recv *c, uint32_t i, uint32_t generation, uint16_t posted);
 void core_recv_lane_state(struct core_recv *c, uint32_t i, enum core_lane_state state);
+
+/* core_recv_lane_base - the count of receive WRs to open a lane's next generation with. */
+uint16_t core_recv_lane_base(const struct core_recv *c, uint32_t lane);
+
+/*
+ * core_recv_lane_fault - a lane has failed: nothing more goes there, and what it may have lost of
+ * announcements goes again by core_recv_again(). core_recv_lane_fenced - it is fenced at both ends.
+ */
+void core_recv_lane_fault(struct core_recv *c, uint32_t lane);
+void core_recv_lane_fenced(struct core_recv *c, uint32_t lane);
+
+/* core_recv_again - the next write of records that are to be written again; false: none now. */
+bool core_recv_again(struct core_recv *c, struct core_announce *out);
+
+/*
+ * core_recv_probe - write the oldest open record again on this lane, to see whether it moves;
+ * false: nothing is open, or the lane has no room.
+ */
+bool core_recv_probe(struct core_recv *c, uint32_t lane, struct core_announce *out);
+
+/* core_recv_again_done - such a write has completed. */
+void core_recv_again_done(struct core_recv *c, uint32_t lane);
+
+/*
+ * core_recv_answer - has this unit of a fenced lane landed? Returns enum core_answer; -EPROTO: there
+ * is no such message or piece.
+ */
+int core_recv_answer(const struct core_recv *c, const struct core_item *item);
+
+/* core_recv_oldest - sequence of the oldest message not complete; `next` if there is none. */
+uint64_t core_recv_oldest(const struct core_recv *c);
+
+/* core_recv_arrivals - immediates that ever arrived, mod 2^32: only a move counts. */
+uint32_t core_recv_arrivals(const struct core_recv *c);
 
 /* One member of an irecv. */
 struct core_recv_buffer {

@@ -11,8 +11,8 @@
 
 int core_send_init(struct core_send *c, const struct core_config *cfg, const struct core_cts *ring)
 {
-	if (cfg->lane_count < 1 || cfg->lane_count > CORE_LANES_MAX || cfg->port_count < 1 ||
-	    cfg->port_count > CORE_PORTS_MAX || cfg->path_count < 1 ||
+	if (cfg->lane_count < 1 || cfg->lane_count + cfg->standby_count > CORE_LANES_MAX ||
+	    cfg->port_count < 1 || cfg->port_count > CORE_PORTS_MAX || cfg->path_count < 1 ||
 	    cfg->lane_count % cfg->path_count != 0) {
 		return -EINVAL;
 	}
@@ -21,6 +21,7 @@ int core_send_init(struct core_send *c, const struct core_config *cfg, const str
 	c->ring = ring;
 	c->newest = UINT64_MAX;
 	c->lanes_per_path = cfg->lane_count / cfg->path_count;
+	c->lanes_total = cfg->lane_count + cfg->standby_count;
 	c->window_us = cfg->window_us;
 	c->equal_above = cfg->lane_count > 1 && !cfg->adaptive_routing ? cfg->small_bytes
 								       : UINT32_MAX;
@@ -31,19 +32,19 @@ int core_send_init(struct core_send *c, const struct core_config *cfg, const str
 	}
 	c->equal = true;
 	c->best = (uint8_t)(cfg->hash % cfg->path_count);
-	for (uint32_t i = 0; i < cfg->lane_count; i++) {
+	for (uint32_t i = 0; i < c->lanes_total; i++) {
 		c->lane[i].state = LANE_DOWN;
 		c->lane[i].port = cfg->lane[i].port;
 		c->lane[i].port_bit = (uint8_t)(1u << cfg->lane[i].port);
 		c->lane[i].remote = cfg->lane[i].remote;
-		c->all |= 1ull << i;
+		c->all |= i < cfg->lane_count ? 1ull << i : 0;
 	}
 	return 0;
 }
 
 void core_send_fini(struct core_send *c)
 {
-	for (uint32_t i = 0; i < c->cfg.lane_count; i++) {
+	for (uint32_t i = 0; i < c->lanes_total; i++) {
 		plan_forget(c, &c->lane[i]);
 		c->lane[i].tail = (uint8_t)c->lane[i].posted;
 	}
@@ -58,6 +59,13 @@ void core_send_lane_open(struct core_send *c, uint32_t i, uint32_t generation, u
 	lane->credit = credit;
 	plan_lane_reset(c, i);
 	core_send_signal(c);
+}
+
+void core_send_lane_renew(struct core_send *c, uint32_t i, uint32_t generation, uint16_t count)
+{
+	c->lane[i].posted = (uint16_t)(count - CORE_RQ_WRS);
+	c->lane[i].tail = (uint8_t)c->lane[i].posted;
+	core_send_lane_open(c, i, generation, count);
 }
 
 void core_send_lane_state(struct core_send *c, uint32_t i, enum core_lane_state state)
@@ -116,6 +124,12 @@ int core_send_match(const struct core_send *c, uint32_t tag, const struct core_c
 static void enqueue(struct core_send *c, uint32_t slot)
 {
 	c->queue[c->q_tail++ % CORE_SLOTS] = (uint8_t)slot;
+}
+
+/* What is sent again goes first: the receiver's oldest messages wait for it. */
+static void enqueue_first(struct core_send *c, uint32_t slot)
+{
+	c->queue[--c->q_head % CORE_SLOTS] = (uint8_t)slot;
 }
 
 /* A member of several pieces cannot share an immediate: those that waited for it go alone. */
@@ -210,7 +224,7 @@ static bool next_group(struct core_send *c, struct core_msg *m, uint64_t now_ns,
 {
 	uint32_t n = m->group_n, slot = core_slot(m->seq);
 	uint32_t bytes = 0;
-	int l = plan_lane(c, m, n + 1, now_ns);
+	int l = plan_lane(c, m, n + 1, now_ns); /* the same whether it goes again */
 
 	if (l < 0) {
 		return false;
@@ -228,7 +242,60 @@ static bool next_group(struct core_send *c, struct core_msg *m, uint64_t now_ns,
 	out->imm = core_imm(m->seq, CORE_IMM_GROUP, n);
 	out->split_imm = false;
 	out->sizes = true;
+	m->again = 0;
+	c->again[slot][0] = 0;
 	c->q_head++;
+	return true;
+}
+
+static uint32_t again_first(const struct core_send *c, uint32_t slot)
+{
+	uint32_t word = 0;
+
+	while (c->again[slot][word] == 0) {
+		word++;
+	}
+	return word * 64 + (uint32_t)__builtin_ctzll(c->again[slot][word]);
+}
+
+/* Fill *out with piece `index` of m, going on lane l. */
+static void piece_post(struct core_send *c, struct core_msg *m, uint32_t index, uint32_t l,
+		       uint64_t now_ns, struct core_post *out)
+{
+	uint32_t offset = index * m->piece_bytes, slot = core_slot(m->seq);
+	uint32_t bytes = m->size - offset < m->piece_bytes ? m->size - offset : m->piece_bytes;
+	bool split = c->cfg.adaptive_routing && m->size > c->cfg.ar_threshold;
+	struct core_unit u = { .bytes = bytes, .piece = (uint16_t)index, .slot = (uint8_t)slot,
+			       .wrs = split ? 2 : 1 };
+
+	out->lane = l;
+	out->slot = slot;
+	out->unit = unit_post(c, l, u, now_ns);
+	out->group_n = 0;
+	out->addr = m->addr + offset;
+	out->mr_id = m->mr_id;
+	out->offset = offset;
+	out->bytes = bytes;
+	out->imm = core_imm(m->seq, index, m->count);
+	out->split_imm = split;
+	out->sizes = split && index == 0;
+}
+
+static __attribute__((cold, noinline)) bool next_again(struct core_send *c, struct core_msg *m,
+						       uint64_t now_ns, struct core_post *out)
+{
+	uint32_t slot = core_slot(m->seq), index = again_first(c, slot);
+	bool split = c->cfg.adaptive_routing && m->size > c->cfg.ar_threshold;
+	int l = plan_lane_again(c, m, split ? 2 : 1, now_ns);
+
+	if (l < 0) {
+		return false;
+	}
+	piece_post(c, m, index, (uint32_t)l, now_ns, out);
+	c->again[slot][index / 64] &= ~(1ull << (index % 64));
+	if (--m->again == 0 && m->next == m->count) {
+		c->q_head++;
+	}
 	return true;
 }
 
@@ -237,16 +304,15 @@ bool core_send_next(struct core_send *c, uint64_t now_ns, struct core_post *out)
 	if (c->q_head == c->q_tail) {
 		return false;
 	}
-	uint32_t slot = c->queue[c->q_head % CORE_SLOTS];
-	struct core_msg *m = &c->msg[slot];
+	struct core_msg *m = &c->msg[c->queue[c->q_head % CORE_SLOTS]];
 
 	if (m->state == MSG_GROUP) {
 		return next_group(c, m, now_ns, out);
 	}
-	uint32_t offset = m->next * m->piece_bytes;
-	uint32_t bytes = m->size - offset < m->piece_bytes ? m->size - offset : m->piece_bytes;
-	bool split = c->cfg.adaptive_routing && m->size > c->cfg.ar_threshold;
-	uint32_t wrs = split ? 2 : 1;
+	if (__builtin_expect(m->again != 0, 0)) {
+		return next_again(c, m, now_ns, out);
+	}
+	uint32_t wrs = c->cfg.adaptive_routing && m->size > c->cfg.ar_threshold ? 2 : 1;
 	/* Equal pieces mostly find their lane ready. */
 	int l = m->lane0 + m->next;
 
@@ -257,30 +323,18 @@ bool core_send_next(struct core_send *c, uint64_t now_ns, struct core_post *out)
 	if (l < 0) {
 		return false;
 	}
-	struct core_unit u = { .bytes = bytes, .piece = m->next, .slot = (uint8_t)slot,
-			       .wrs = (uint8_t)wrs };
-
-	out->lane = (uint32_t)l;
-	out->slot = slot;
-	out->unit = unit_post(c, (uint32_t)l, u, now_ns);
-	out->group_n = 0;
-	out->addr = m->addr + offset;
-	out->mr_id = m->mr_id;
-	out->offset = offset;
-	out->bytes = bytes;
-	out->imm = core_imm(m->seq, m->next, m->count);
-	out->split_imm = split;
-	out->sizes = split && m->next == 0;
+	piece_post(c, m, m->next, (uint32_t)l, now_ns, out);
 	if (++m->next == m->count) {
 		c->q_head++;
 	}
 	return true;
 }
 
+/* A whole group, or a probe: that has no members. */
 static __attribute__((noinline)) void group_done(struct core_send *c, struct core_lane *lane,
 						 const struct core_unit *u)
 {
-	lane->sq_used = (uint16_t)(lane->sq_used - (u->wrs & ~UNIT_GROUP));
+	lane->sq_used = (uint16_t)(lane->sq_used - (u->wrs & ~UNIT_FLAGS));
 	for (uint32_t i = 0; i < u->piece; i++) {
 		struct core_msg *m = &c->msg[(u->slot + i) % CORE_SLOTS];
 
@@ -296,7 +350,7 @@ static inline uint32_t unit_done(struct core_send *c, struct core_lane *lane)
 	lane->inflight_bytes -= u->bytes;
 	lane->total_bytes += u->bytes;
 	c->inflight_bytes -= u->bytes;
-	if (__builtin_expect(u->wrs & UNIT_GROUP, 0)) {
+	if (__builtin_expect(u->wrs & UNIT_FLAGS, 0)) {
 		group_done(c, lane, u);
 	} else {
 		lane->sq_used = (uint16_t)(lane->sq_used - u->wrs);
@@ -354,4 +408,167 @@ int core_send_complete(struct core_send *c, uint32_t l, uint32_t generation, uin
 		run_complete(c, lane, units, now_ns);
 	}
 	return 0;
+}
+
+/* --- recovery ----------------------------------------------------------------------------- */
+
+uint32_t core_send_ask(const struct core_send *c, uint32_t l,
+		       struct core_item item[CORE_WR_RING])
+{
+	const struct core_lane *lane = &c->lane[l];
+	uint32_t n = 0;
+
+	for (uint8_t at = lane->tail; at != (uint8_t)lane->posted;) {
+		const struct core_unit *u = &lane->unit[++at];
+		const struct core_msg *m = &c->msg[u->slot];
+
+		if (u->wrs & UNIT_PROBE) {
+			continue;
+		}
+		item[n].seq = m->seq;
+		item[n].index = u->wrs & UNIT_GROUP ? CORE_IMM_GROUP : u->piece;
+		item[n].count = u->wrs & UNIT_GROUP ? u->piece : m->count;
+		n++;
+	}
+	return n;
+}
+
+/* Is it in the queue already, with pieces not handed out yet or to be sent again? */
+static bool is_queued(const struct core_msg *m)
+{
+	return m->again != 0 || (m->state == MSG_OPEN && m->next < m->count);
+}
+
+/*
+ * A unit did not land: it goes again. Where it goes to stands in the record, which the receiver
+ * keeps until the message is done.
+ */
+static int unit_again(struct core_send *c, const struct core_unit *u)
+{
+	struct core_msg *m = &c->msg[u->slot];
+	const struct core_cts *rec = &c->ring[u->slot];
+
+	if (!core_record_here(rec, m->seq)) {
+		return -EPROTO;
+	}
+	if (m->state == MSG_OPEN && m->count == 1) { /* what core_send_quick() leaves out */
+		m->addr = rec->addr;
+		m->mr_id = rec->mr_id;
+		m->piece_bytes = m->size;
+		m->plan = PLAN_ONE;
+	}
+	if (!is_queued(m)) {
+		enqueue_first(c, u->slot);
+	}
+	m->again++;
+	c->again[u->slot][u->piece / 64] |= 1ull << (u->piece % 64);
+	c->queued_bytes += u->bytes;
+	return 0;
+}
+
+/* The same for a group, all of whose members go again. */
+static int group_again(struct core_send *c, const struct core_unit *u)
+{
+	struct core_unit first = *u;
+
+	for (uint32_t i = 0; i < u->piece; i++) {
+		uint32_t slot = (u->slot + i) % CORE_SLOTS;
+
+		if (!core_record_here(&c->ring[slot], c->msg[slot].seq)) {
+			return -EPROTO;
+		}
+	}
+	first.piece = 0;
+	return unit_again(c, &first);
+}
+
+static int unit_answered(struct core_send *c, const struct core_unit *u, bool missing)
+{
+	if (missing) {
+		return u->wrs & UNIT_GROUP ? group_again(c, u) : unit_again(c, u);
+	}
+	for (uint32_t i = 0; i < u->piece && (u->wrs & UNIT_GROUP); i++) {
+		struct core_msg *m = &c->msg[(u->slot + i) % CORE_SLOTS];
+
+		m->done = m->count;
+	}
+	if ((u->wrs & UNIT_GROUP) == 0) {
+		c->msg[u->slot].done++;
+	}
+	return 0;
+}
+
+/* Nothing is in flight on a fenced lane any more. */
+static void lane_empty(struct core_send *c, struct core_lane *lane)
+{
+	uint32_t units = (uint8_t)(lane->posted - lane->tail);
+
+	plan_forget(c, lane);
+	c->inflight_bytes -= lane->inflight_bytes;
+	c->port_units[lane->port] -= units;
+	if (c->port_units[lane->port] == 0) {
+		c->busy_ports &= ~(uint32_t)lane->port_bit;
+	}
+	lane->inflight_bytes = 0;
+	lane->sq_used = 0;
+	lane->timed = 0;
+	lane->paced_ns = 0;
+	lane->tail = (uint8_t)lane->posted;
+}
+
+int core_send_answer(struct core_send *c, uint32_t l, const uint8_t *answer, uint32_t n)
+{
+	struct core_lane *lane = &c->lane[l];
+	uint32_t left = 0;
+	int again = 0, rc = 0;
+
+	for (uint8_t at = lane->tail; at != (uint8_t)lane->posted;) {
+		left += (lane->unit[++at].wrs & UNIT_PROBE) == 0;
+	}
+	if (left != n) {
+		return -EPROTO;
+	}
+	/* From the newest to the oldest: the oldest comes to stand first in the queue. */
+	for (uint8_t at = (uint8_t)lane->posted; at != lane->tail && rc == 0; at--) {
+		const struct core_unit *u = &lane->unit[at];
+
+		if (u->wrs & UNIT_PROBE) {
+			continue;
+		}
+		bool missing = answer[--left] == ANSWER_MISSING;
+
+		rc = unit_answered(c, u, missing);
+		again += missing;
+	}
+	lane_empty(c, lane);
+	return rc != 0 ? rc : again;
+}
+
+uint64_t core_send_acked(const struct core_send *c)
+{
+	uint64_t first = c->head;
+
+	for (uint32_t i = 0; i < CORE_SLOTS; i++) {
+		const struct core_msg *m = &c->msg[i];
+
+		if (m->state != MSG_FREE && m->done < m->count && m->seq < first) {
+			first = m->seq;
+		}
+	}
+	return first;
+}
+
+bool core_send_probe(struct core_send *c, uint32_t l, struct core_post *out)
+{
+	struct core_lane *lane = &c->lane[l];
+
+	if (lane->state != LANE_ACTIVE || core_send_lane_units(c, l) != 0 ||
+	    lane->posted == lane->credit) {
+		return false;
+	}
+	memset(out, 0, sizeof(*out));
+	out->lane = l;
+	out->unit = core_unit_book(c, lane, (struct core_unit){ .wrs = 1 | UNIT_PROBE });
+	out->imm = core_imm(0, CORE_IMM_PROBE, 1);
+	return true;
 }

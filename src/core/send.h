@@ -28,7 +28,9 @@ enum core_msg_state {
 };
 
 enum {
-	UNIT_GROUP = 0x80,
+	UNIT_GROUP = 0x80, /* flags in core_unit.wrs */
+	UNIT_PROBE = 0x40,
+	UNIT_FLAGS = UNIT_GROUP | UNIT_PROBE,
 	CORE_MEASURED_BYTES = 16384 /* smaller units are not measured */
 };
 
@@ -47,13 +49,15 @@ struct core_msg {
 	uint8_t group_n;      /* members of its irecv */
 	uint8_t group_index;
 	uint8_t lane0;        /* equal plan: lane of piece 0 */
-	uint8_t reserved[21];
+	uint8_t reserved0;
+	uint16_t again;       /* pieces (or the group) to hand out once more: core_send.again */
+	uint8_t reserved[18];
 };
 _Static_assert(sizeof(struct core_msg) == 64, "one message, one cache line");
 
 enum core_plan { PLAN_ONE, PLAN_EQUAL, PLAN_LATE };
 
-/* One unit in flight on a lane: a piece, or a whole group. */
+/* One unit in flight on a lane: a piece, a whole group, or a probe (of no message). */
 struct core_unit {
 	uint32_t bytes;
 	uint16_t piece;
@@ -108,7 +112,8 @@ struct core_send {
 	uint64_t newest;      /* sequence of the newest record taken; UINT64_MAX = none */
 	uint64_t told;        /* records before this one were looked at for credits */
 	uint64_t active;      /* bit per lane that may get pieces */
-	uint64_t all;         /* bit per lane */
+	uint64_t all;         /* bit per home lane */
+	uint32_t lanes_total; /* standby lanes included */
 	uint32_t epoch;       /* of the signals that `active` was made from */
 	bool mixed;           /* the group being matched has a member of several pieces */
 	bool due;             /* a measurement is long enough to be closed */
@@ -135,7 +140,8 @@ struct core_send {
 	uint32_t busy_ports;  /* bit per local port with units in flight: where to poll */
 	uint32_t port_units[CORE_PORTS_MAX];
 	uint32_t q_head, q_tail; /* free-running places in queue[] */
-	uint8_t queue[CORE_SLOTS]; /* slots with pieces to hand out */
+	uint8_t queue[CORE_SLOTS]; /* slots with pieces to hand out, each once */
+	uint64_t again[CORE_SLOTS][CORE_PIECES_MAX / 64]; /* bit per piece to hand out once more */
 	struct core_config cfg;
 	struct core_msg msg[CORE_SLOTS];
 	struct core_lane lane[CORE_LANES_MAX]; /* [cfg.lane_count] in use */
@@ -174,8 +180,44 @@ void core_send_fini(struct core_send *c);
 /* core_send_lane_open - lane `i` is connected in `generation`, with `credit` receive WRs posted. */
 void core_send_lane_open(struct core_send *c, uint32_t i, uint32_t generation, uint16_t credit);
 
+/*
+ * core_send_lane_renew - the same for a later generation: CORE_RQ_WRS are posted, and the receiver
+ * counts `count` by now.
+ */
+void core_send_lane_renew(struct core_send *c, uint32_t i, uint32_t generation, uint16_t count);
+
 /* core_send_lane_state - recovery's verdict on a lane. */
 void core_send_lane_state(struct core_send *c, uint32_t i, enum core_lane_state state);
+
+/*
+ * core_send_ask - what is in flight on a fenced lane, oldest first; probes are not listed. Returns
+ * the number of items.
+ */
+uint32_t core_send_ask(const struct core_send *c, uint32_t lane,
+		       struct core_item item[CORE_WR_RING]);
+
+/*
+ * core_send_answer - the receiver's answers (enum core_answer) to these n items: what landed is
+ * complete, the rest will be handed out again by core_send_next(); the lane is empty afterwards.
+ * Returns the number of units to send again; -EPROTO: other items, or the peer calls missing what
+ * it has not announced any more.
+ */
+int core_send_answer(struct core_send *c, uint32_t lane, const uint8_t *answer, uint32_t n);
+
+/* core_send_acked - all messages before this one are complete. */
+uint64_t core_send_acked(const struct core_send *c);
+
+/*
+ * core_send_probe - an empty piece of no message, to see whether a lane still moves; false: it has
+ * no room or something in flight.
+ */
+bool core_send_probe(struct core_send *c, uint32_t lane, struct core_post *out);
+
+/* core_send_lane_units - units in flight, probes included. */
+static inline uint32_t core_send_lane_units(const struct core_send *c, uint32_t l)
+{
+	return (uint8_t)(c->lane[l].posted - c->lane[l].tail);
+}
 
 /* core_send_announced - has the next record landed? If not, core_send_match() would say -EAGAIN. */
 static inline bool core_send_announced(const struct core_send *c)
@@ -226,7 +268,7 @@ static inline uint32_t core_unit_book(struct core_send *c, struct core_lane *lan
 	uint32_t place = (uint8_t)++lane->posted;
 
 	lane->unit[place] = unit;
-	lane->sq_used = (uint16_t)(lane->sq_used + (unit.wrs & ~UNIT_GROUP));
+	lane->sq_used = (uint16_t)(lane->sq_used + (unit.wrs & ~UNIT_FLAGS));
 	lane->inflight_bytes += unit.bytes;
 	c->port_units[lane->port]++;
 	c->busy_ports |= lane->port_bit;
