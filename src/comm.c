@@ -18,12 +18,11 @@
 #include <time.h>
 
 #include "config.h"
+#include "lane.h"
 #include "log.h"
 #include "pairs.h"
 #include "signals.h"
 #include "util.h"
-
-enum { HOP_LIMIT = 255, RNR_TIMER = 12, RNR_RETRY_ENDLESS = 7, PSN_MASK = 0xffffff };
 
 static struct {
 	pthread_mutex_t lock;
@@ -38,8 +37,7 @@ static size_t comm_bytes(enum comm_kind kind)
 	return kind == COMM_SEND ? sizeof(struct send_comm) : sizeof(struct recv_comm);
 }
 
-/* The part of a comm that NICs read and write. */
-static void ring_range(struct comm *c, void **start, size_t *bytes)
+void comm_ring_range(struct comm *c, void **start, size_t *bytes)
 {
 	if (c->kind == COMM_SEND) {
 		*start = send_comm(c)->ring;
@@ -48,6 +46,11 @@ static void ring_range(struct comm *c, void **start, size_t *bytes)
 		*start = recv_comm(c)->staging;
 		*bytes = sizeof(*recv_comm(c)) - offsetof(struct recv_comm, staging);
 	}
+}
+
+uint8_t *comm_scratch(struct comm *c)
+{
+	return c->kind == COMM_SEND ? send_comm(c)->scratch : recv_comm(c)->scratch;
 }
 
 static void requests_make(struct comm *c, struct request *r, uint32_t n)
@@ -69,7 +72,9 @@ int comm_create(enum comm_kind kind, struct vdevice *dev, struct comm **out)
 	c->kind = (uint8_t)kind;
 	c->dev = dev;
 	c->port_count = (uint8_t)dev->port_count;
-	for (int i = 0; i < dev->port_count; i++) {
+	c->poll_ports = c->port_count;
+	c->standby = (uint8_t)dev->standby;
+	for (int i = 0; i < dev->port_count + dev->standby; i++) {
 		c->port[i].port = port_at(dev->port[i]);
 		c->port[i].comm = c;
 		c->port[i].index = i;
@@ -149,104 +154,19 @@ void comm_fail(struct comm *c, int error, const char *why)
 
 /* --- set-up, on the worker ---------------------------------------------------------------- */
 
-static int modify_patiently(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+/* Our address of a port for set-up; one without is told by port_address(). */
+static void address_read(struct comm_port *p)
 {
-	int rc = verbs.modify_qp(qp, attr, mask);
-
-	for (int64_t i = 1; i <= config.ib_mqp_retry_cnt && rc != 0; i++) {
-		struct timespec pause = { 0 };
-		int64_t ms = i * config.ib_mqp_retry_sleep_msec;
-
-		if (rc != -ETIMEDOUT && !config.ib_mqp_retry_all) {
-			break;
-		}
-		pause.tv_sec = ms / 1000;
-		pause.tv_nsec = ms % 1000 * 1000000;
-		nanosleep(&pause, NULL);
-		rc = verbs.modify_qp(qp, attr, mask);
+	if (port_address(p->port, &p->addr) != 0) {
+		__atomic_fetch_or(&p->comm->absent, 1u << p->index, __ATOMIC_RELAXED);
+		memset(&p->addr, 0, sizeof(p->addr));
+		p->addr.link_layer = p->port->link_layer;
 	}
-	return rc;
-}
-
-static int qp_to_init(struct ibv_qp *qp, const struct port *port, int access)
-{
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_INIT,
-		.pkey_index = (uint16_t)config.ib_pkey,
-		.port_num = port->num,
-		.qp_access_flags = (unsigned int)access,
-	};
-
-	return modify_patiently(qp, &attr,
-				IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-					IBV_QP_ACCESS_FLAGS);
-}
-
-static int qp_make(struct comm *c, struct comm_port *p, struct ibv_qp **out)
-{
-	bool sender = c->kind == COMM_SEND;
-	struct ibv_qp_init_attr attr = {
-		.qp_context = c,
-		.send_cq = p->cq,
-		.recv_cq = p->cq,
-		.qp_type = IBV_QPT_RC,
-		.cap = {
-			.max_send_wr = CORE_SQ_WRS,
-			.max_recv_wr = sender ? 0 : CORE_RQ_WRS,
-			.max_send_sge = 1,
-			.max_recv_sge = 1,
-			.max_inline_data = c->inline_cts ? sizeof(struct core_cts) : 0,
-		},
-	};
-	struct ibv_qp *qp;
-	int rc = verbs.create_qp(p->pd, &attr, &qp);
-
-	if (rc != 0) {
-		return rc;
-	}
-	rc = qp_to_init(qp, p->port, IBV_ACCESS_REMOTE_WRITE);
-	if (rc != 0) {
-		verbs.destroy_qp(qp);
-		return rc;
-	}
-	*out = qp;
-	return 0;
-}
-
-/* A loopback queue pair: a READ through it makes what the NIC wrote before visible to the GPU. */
-static int flush_make(struct comm *c, struct comm_port *p)
-{
-	struct ibv_qp_init_attr attr = {
-		.qp_context = c,
-		.send_cq = p->cq,
-		.recv_cq = p->cq,
-		.qp_type = IBV_QPT_RC,
-		.cap = { .max_send_wr = FLUSH_REQUESTS, .max_send_sge = 1 },
-	};
-	int rc = verbs.create_qp(p->pd, &attr, &p->flush_qp);
-
-	if (rc != 0) {
-		return rc;
-	}
-	return qp_to_init(p->flush_qp, p->port, IBV_ACCESS_REMOTE_READ | IBV_ACCESS_LOCAL_WRITE);
 }
 
 static bool port_reaches_gpu(const struct port *port)
 {
 	return (port->has_dmabuf || port->has_peermem) && !config.gdr_flush_disable;
-}
-
-static int cq_depth(const struct comm *c, const struct comm_port *p)
-{
-	int lanes = 0, depth;
-
-	for (int i = 0; i < c->lane_count; i++) {
-		lanes += c->lane[i].port == p->index;
-	}
-	/* Two generations of what one lane can have outstanding, and flushes. */
-	depth = 2 * lanes * (CORE_WR_RING + CORE_ANNOUNCE_SIGNALS) + FLUSH_REQUESTS;
-	return depth < p->port->attr.max_cqe || p->port->attr.max_cqe == 0 ? depth :
-									      p->port->attr.max_cqe;
 }
 
 static int queue_pairs_make(struct comm *c, struct comm_port *p)
@@ -256,39 +176,25 @@ static int queue_pairs_make(struct comm *c, struct comm_port *p)
 	p->step = "ibv_create_qp";
 	for (int i = 0; i < c->lane_count && rc == 0; i++) {
 		if (c->lane[i].port == p->index) {
-			rc = qp_make(c, p, &c->lane[i].qp);
+			rc = lane_qp_create(c, p, &c->lane[i].qp);
+			rc = rc != 0 ? rc : lane_qp_init(c->lane[i].qp, p->port);
 		}
-	}
-	if (rc == 0 && c->kind == COMM_RECV && port_reaches_gpu(p->port)) {
-		rc = flush_make(c, p);
 	}
 	return rc;
 }
 
+/* Without an address there is nothing to connect to, but the port may get one later. */
 static int setup_port(struct comm *c, struct comm_port *p)
 {
-	void *start;
-	size_t bytes;
-	int rc = port_address(p->port, &p->addr);
+	int lanes = 0;
 
-	p->step = NULL;
-	if (rc != 0) {
-		return rc;
+	for (int i = 0; i < c->lane_count; i++) {
+		lanes += c->lane[i].port == p->index;
 	}
-	p->step = "ibv_alloc_pd";
-	rc = port_pd_get(p->port, &p->pd);
-	if (rc != 0) {
-		return rc;
-	}
-	p->step = "ibv_create_cq";
-	rc = verbs.create_cq(p->port->ctx, cq_depth(c, p), c, &p->cq);
-	if (rc != 0) {
-		return rc;
-	}
-	ring_range(c, &start, &bytes);
-	p->step = "ibv_reg_mr of the ring";
-	rc = verbs.reg_mr(p->pd, start, bytes, (uintptr_t)start,
-			  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &p->ring_mr);
+	address_read(p);
+
+	int rc = lane_port_make(c, p, lanes);
+
 	return rc != 0 ? rc : queue_pairs_make(c, p);
 }
 
@@ -357,7 +263,8 @@ static int address_job(struct job *job)
 {
 	struct comm_port *p = CONTAINER_OF(job, struct comm_port, job);
 
-	return port_address(p->port, &p->addr);
+	address_read(p);
+	return 0;
 }
 
 void comm_addresses_start(struct comm *c)
@@ -376,13 +283,22 @@ void comm_lanes_wish(struct comm *c, int peer_ports)
 
 	c->path_count = (uint8_t)(c->port_count > peer_ports ? c->port_count : peer_ports);
 	lanes = c->path_count * (int)config.ib_qps_per_connection;
-	while (lanes > CORE_LANES_MAX) {
+	while (lanes + c->standby > CORE_LANES_MAX) {
 		lanes -= c->path_count;
 	}
 	c->lane_count = (uint8_t)lanes;
 	for (int i = 0; i < lanes; i++) {
 		c->lane[i].port = (uint8_t)(i % c->path_count % c->port_count);
 		c->lane[i].of = (uint8_t)i;
+	}
+}
+
+/* A borrowed lane needs a port to borrow at both ends. */
+static void standby_answer(struct comm *c, const struct wire_connect *in)
+{
+	if (c->standby == 0 || in->standby == 0 || c->lane_count == CORE_LANES_MAX ||
+	    in->port[in->port_count].link_layer != c->port[c->port_count].port->link_layer) {
+		c->standby = 0;
 	}
 }
 
@@ -409,6 +325,7 @@ int comm_lanes_answer(struct comm *c, const struct wire_connect *in, const char 
 	}
 	c->path_count = (uint8_t)n;
 	c->lane_count = (uint8_t)(n * turns);
+	standby_answer(c, in);
 	for (int i = 0; i < c->lane_count; i++) {
 		c->lane[i].port = pair[i % n].ours;
 		c->lane[i].of = (uint8_t)(i / n * paths + pair[i % n].path);
@@ -418,16 +335,8 @@ int comm_lanes_answer(struct comm *c, const struct wire_connect *in, const char 
 
 void comm_setup_start(struct comm *c)
 {
-	uint32_t psn[CORE_LANES_MAX];
-
-	/* Random sequence numbers: a ghost packet of an earlier queue pair must not fit. */
-	if (getrandom(psn, sizeof(psn), GRND_NONBLOCK) != (ssize_t)sizeof(psn)) {
-		for (int i = 0; i < CORE_LANES_MAX; i++) {
-			psn[i] = (uint32_t)hash_u64(now_ns() + (uint64_t)i);
-		}
-	}
 	for (int i = 0; i < c->lane_count; i++) {
-		c->lane[i].psn = psn[i] & PSN_MASK;
+		c->lane[i].psn = lane_psn();
 		c->lane[i].generation = 1;
 	}
 	c->lanes_made = c->lane_count;
@@ -445,6 +354,12 @@ int comm_setup_done(struct comm *c)
 	return rc;
 }
 
+/* Receiver: could it not be connected? Then it begins as a failed one at both ends. */
+static bool lane_is_down(const struct comm *c, int i)
+{
+	return c->lanes_down >> i & 1;
+}
+
 /* --- what the other half must know -------------------------------------------------------- */
 
 void comm_wire(const struct comm *c, struct wire_connect *out)
@@ -454,26 +369,28 @@ void comm_wire(const struct comm *c, struct wire_connect *out)
 	out->ring_addr = c->kind == COMM_SEND ?
 				 (uintptr_t)((const struct send_comm *)(const void *)c)->ring :
 				 (uintptr_t)((const struct recv_comm *)(const void *)c)->sizes;
+	out->scratch_addr = (uintptr_t)comm_scratch((struct comm *)(uintptr_t)c);
+	out->standby = c->standby;
 	out->traffic_class = c->traffic_class;
 	out->service_level = c->service_level;
 	out->adaptive_routing = c->adaptive_routing;
 	out->port_count = c->port_count;
 	out->lane_count = c->lane_count;
 	out->recv_wrs = CORE_RQ_WRS;
-	for (int i = 0; i < c->port_count; i++) {
+	for (uint32_t i = 0; i < comm_port_total(c); i++) {
 		const struct comm_port *p = &c->port[i];
 		struct wire_port *w = &out->port[i];
 
 		snprintf(w->name, sizeof(w->name), "%.63s", p->port->name);
 		memcpy(w->gid, p->addr.gid.raw, sizeof(w->gid));
 		w->lid = p->addr.lid;
-		w->link_layer = p->addr.link_layer;
+		w->link_layer = p->port->link_layer;
 		w->mtu = (uint8_t)p->addr.mtu;
 		w->mbps = p->port->mbps;
-		w->ring_rkey = p->ring_mr->rkey;
+		w->ring_rkey = p->ring_mr != NULL ? p->ring_mr->rkey : 0;
 	}
 	for (int i = 0; i < c->lane_count; i++) {
-		out->lane[i].qpn = c->lane[i].qp->qp_num;
+		out->lane[i].qpn = lane_is_down(c, i) ? 0 : c->lane[i].qp->qp_num;
 		out->lane[i].psn = c->lane[i].psn;
 		out->lane[i].generation = c->lane[i].generation;
 		out->lane[i].port = c->lane[i].port;
@@ -494,6 +411,7 @@ static void core_config_make(const struct comm *c, struct core_config *cfg)
 {
 	memset(cfg, 0, sizeof(*cfg));
 	cfg->lane_count = c->lane_count;
+	cfg->standby_count = c->standby;
 	cfg->port_count = c->port_count;
 	cfg->path_count = c->path_count;
 	cfg->small_bytes = (uint32_t)config.small_bytes * c->port_count;
@@ -505,22 +423,22 @@ static void core_config_make(const struct comm *c, struct core_config *cfg)
 	cfg->adaptive_routing = c->adaptive_routing;
 	cfg->ar_threshold = (uint32_t)config.ib_ar_threshold;
 	cfg->signal_epoch = &signal_epoch;
-	for (int i = 0; i < c->lane_count; i++) {
+	for (uint32_t i = 0; i < comm_lane_total(c); i++) {
 		cfg->lane[i].port = c->lane[i].port;
 		cfg->lane[i].remote = c->lane[i].remote;
 	}
-	for (int i = 0; i < c->port_count; i++) {
+	for (uint32_t i = 0; i < comm_port_total(c); i++) {
 		cfg->local[i] = &c->port[i].port->word;
 		cfg->load[i] = &load[c->dev->port[i]];
 	}
-	for (int i = 0; i < c->peer_port_count; i++) {
+	for (int i = 0; i < c->peer_port_count + c->standby; i++) {
 		cfg->remote[i] = &c->remote[i];
 	}
 }
 
 /*
- * Sender: keep the lanes that the peer answered, in its order; those it did not want go to the end
- * of the array, unused until they are destroyed with the rest.
+ * Sender: keep the lanes that the peer answered, in its order, then the standby lane; those it did
+ * not want go to the end of the array, unused until they are destroyed with the rest.
  */
 static int lanes_take(struct comm *c, const struct wire_connect *in)
 {
@@ -541,12 +459,20 @@ static int lanes_take(struct comm *c, const struct wire_connect *in)
 		used[of] = true;
 		kept[n++] = c->lane[of];
 	}
+	if (in->standby > c->standby) {
+		return -EPROTO;
+	}
+	c->standby = in->standby;
+	if (c->standby != 0) {
+		memset(&kept[n++], 0, sizeof(kept[0]));
+	}
 	for (int i = 0; i < c->lane_count; i++) {
 		if (!used[i]) {
 			kept[n++] = c->lane[i];
 		}
 	}
 	memcpy(c->lane, kept, (size_t)n * sizeof(kept[0]));
+	c->lanes_made = (uint8_t)n;
 	c->lane_count = in->lane_count;
 	c->path_count = (uint8_t)(in->lane_count / turns);
 	return 0;
@@ -574,6 +500,7 @@ int comm_wire_take(struct comm *c, const struct wire_connect *in, const char **w
 	}
 	c->peer_id = in->comm;
 	c->peer_ring_addr = in->ring_addr;
+	c->peer_scratch_addr = in->scratch_addr;
 	c->peer_port_count = in->port_count;
 	memcpy(c->peer_port, in->port, sizeof(c->peer_port));
 	if (c->kind == COMM_SEND) {
@@ -581,11 +508,15 @@ int comm_wire_take(struct comm *c, const struct wire_connect *in, const char **w
 	} else {
 		lanes_match(c, in);
 	}
-	for (int i = 0; i < in->port_count; i++) {
+	for (int i = 0; i < in->port_count + c->standby; i++) {
 		c->remote[i].mbps = in->port[i].mbps;
 	}
 	for (int i = 0; i < c->lane_count; i++) {
 		c->lane[i].remote = c->peer_lane[i].port;
+	}
+	if (c->standby != 0) {
+		c->lane[c->lane_count].port = c->port_count;
+		c->lane[c->lane_count].remote = in->port_count;
 	}
 	core_config_make(c, &cfg);
 	return c->kind == COMM_SEND ?
@@ -596,125 +527,62 @@ int comm_wire_take(struct comm *c, const struct wire_connect *in, const char **w
 
 /* --- attach, on the worker ---------------------------------------------------------------- */
 
-static void ah_fill(const struct comm *c, const struct comm_port *p, const struct wire_port *to,
-		    struct ibv_ah_attr *ah)
+static bool port_is_absent(const struct comm_port *p)
 {
-	uint8_t tc = c->traffic_class;
-
-	if (c->kind == COMM_RECV && config.ib_fifo_tc >= 0) {
-		tc = (uint8_t)config.ib_fifo_tc;
-	}
-	ah->port_num = p->port->num;
-	ah->sl = c->service_level;
-	ah->dlid = to->lid;
-	/* RoCE always has a GRH; InfiniBand needs one across subnets. */
-	if (p->addr.link_layer == IBV_LINK_LAYER_ETHERNET ||
-	    memcmp(to->gid, p->addr.gid.raw, 8) != 0) {
-		ah->is_global = 1;
-		memcpy(ah->grh.dgid.raw, to->gid, sizeof(to->gid));
-		ah->grh.sgid_index = (uint8_t)p->addr.gid_index;
-		ah->grh.hop_limit = HOP_LIMIT;
-		ah->grh.traffic_class = tc;
-	}
+	return p->comm->absent >> p->index & 1;
 }
 
-static int qp_to_rts(struct ibv_qp *qp, struct ibv_ah_attr *ah, enum ibv_mtu mtu, uint32_t qpn,
-		     uint32_t rq_psn, uint32_t sq_psn)
+static bool is_absent(const struct wire_port *port)
 {
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_RTR,
-		.path_mtu = mtu,
-		.dest_qp_num = qpn,
-		.rq_psn = rq_psn,
-		.max_dest_rd_atomic = 1,
-		.min_rnr_timer = RNR_TIMER,
-		.ah_attr = *ah,
-	};
-	int rc = modify_patiently(qp, &attr,
-				  IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-					  IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-					  IBV_QP_MIN_RNR_TIMER);
+	static const uint8_t none[16];
 
-	if (rc != 0) {
-		return rc;
-	}
-	memset(&attr, 0, sizeof(attr));
-	attr.qp_state = IBV_QPS_RTS;
-	attr.timeout = (uint8_t)config.ib_timeout;
-	attr.retry_cnt = (uint8_t)config.ib_retry_cnt;
-	attr.rnr_retry = RNR_RETRY_ENDLESS;
-	attr.sq_psn = sq_psn;
-	attr.max_rd_atomic = 1;
-	return modify_patiently(qp, &attr,
-				IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-					IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
-}
-
-static int recv_wrs_post(struct comm *c, int lane)
-{
-	struct ibv_recv_wr *chain = recv_comm(c)->refill[lane];
-	int rc = 0;
-
-	for (int i = 0; i < CORE_RQ_BATCH; i++) {
-		memset(&chain[i], 0, sizeof(chain[i]));
-		chain[i].wr_id = wr_id_make(WR_RECV, (uint32_t)lane, 0, c->lane[lane].generation);
-		chain[i].next = i + 1 < CORE_RQ_BATCH ? &chain[i + 1] : NULL;
-	}
-	for (int i = 0; i < CORE_RQ_WRS / CORE_RQ_BATCH && rc == 0; i++) {
-		rc = verbs_post_recv(c->lane[lane].qp, chain);
-	}
-	return rc;
+	return port->lid == 0 && memcmp(port->gid, none, sizeof(none)) == 0;
 }
 
 static int attach_lane(struct comm *c, struct comm_port *p, int i)
 {
-	const struct wire_port *to = &c->peer_port[c->lane[i].remote];
-	struct ibv_ah_attr ah = { 0 };
-	enum ibv_mtu mtu = to->mtu < p->addr.mtu ? (enum ibv_mtu)to->mtu : p->addr.mtu;
+	const struct wire_port *port = &c->peer_port[c->lane[i].remote];
+	struct wire_lane_address to = { .qpn = c->peer_lane[i].qpn, .psn = c->peer_lane[i].psn,
+					.ring_rkey = port->ring_rkey, .lid = port->lid,
+					.link_layer = port->link_layer, .mtu = port->mtu };
 
-	ah_fill(c, p, to, &ah);
-	int rc = qp_to_rts(c->lane[i].qp, &ah, mtu, c->peer_lane[i].qpn, c->peer_lane[i].psn,
-			   c->lane[i].psn);
+	if (port_is_absent(p) || is_absent(port) || to.qpn == 0) {
+		return -EHOSTUNREACH;
+	}
+	memcpy(to.gid, port->gid, sizeof(to.gid));
+	/* A port that is down is not waited for. */
+	int rc = lane_qp_connect(c, p, c->lane[i].qp, &p->addr, c->lane[i].psn, &to,
+				 core_word(&p->port->word.down) == 0);
 
 	if (rc == 0 && c->kind == COMM_RECV) {
-		rc = recv_wrs_post(c, i);
-	}
-	return rc;
-}
-
-static int attach_flush(struct comm_port *p)
-{
-	struct wire_port self = { .lid = p->addr.lid, .link_layer = p->addr.link_layer };
-	struct ibv_ah_attr ah = { 0 };
-
-	memcpy(self.gid, p->addr.gid.raw, sizeof(self.gid));
-	ah_fill(p->comm, p, &self, &ah);
-	return qp_to_rts(p->flush_qp, &ah, p->addr.mtu, p->flush_qp->qp_num, 0, 0);
-}
-
-static int attach_job(struct job *job)
-{
-	struct comm_port *p = CONTAINER_OF(job, struct comm_port, job);
-	struct comm *c = p->comm;
-	int rc = 0, lane = -1;
-
-	for (int i = 0; i < c->lane_count && rc == 0; i++) {
-		if (c->lane[i].port == p->index) {
-			lane = i;
-			rc = attach_lane(c, p, i);
-		}
-	}
-	if (rc == 0 && p->flush_qp != NULL) {
-		lane = -1;
-		rc = attach_flush(p);
+		rc = lane_recv_post(recv_comm(c), i, c->lane[i].qp, c->lane[i].generation);
 	}
 	if (rc != 0) {
 		log_warn("%s: connecting a queue pair to %s of %s failed: %s (GID index %d, check "
 			 "that the ports reach each other)",
-			 p->port->name,
-			 lane < 0 ? "itself" :
-				    c->peer_port[c->lane[lane].remote].name,
-			 peer_name(c->peer), strerror(-rc), p->addr.gid_index);
+			 p->port->name, port->name, peer_name(c->peer), strerror(-rc),
+			 p->addr.gid_index);
+	}
+	return rc;
+}
+
+/* Connects what can be; fails if nothing can. */
+static int attach_job(struct job *job)
+{
+	struct comm_port *p = CONTAINER_OF(job, struct comm_port, job);
+	struct comm *c = p->comm;
+	int rc = 0;
+
+	for (int i = 0; i < c->lane_count; i++) {
+		if (c->lane[i].port == p->index && attach_lane(c, p, i) != 0) {
+			__atomic_fetch_or(&c->lanes_down, 1ull << i, __ATOMIC_RELAXED);
+		}
+	}
+	if (c->kind == COMM_RECV && port_reaches_gpu(p->port) && !port_is_absent(p)) {
+		rc = lane_flush_make(c, p, &p->addr, &p->flush_qp);
+	}
+	if (rc != 0) {
+		log_warn("%s: the queue pair for flushes failed: %s", p->port->name, strerror(-rc));
 	}
 	return rc;
 }
@@ -724,38 +592,33 @@ void comm_attach_start(struct comm *c)
 	jobs_start(c, attach_job);
 }
 
-/*
- * A sender's lane writes pieces with an immediate, a receiver's writes records of its staging ring.
- */
-static void lane_template(struct comm *c, uint32_t i)
+static bool lanes_any(const struct comm *c)
 {
-	const struct comm_port *port = &c->port[c->lane[i].port];
-	struct comm_lane *lane = &c->lane[i];
-
-	lane->wr.sg_list = &lane->sge;
-	lane->wr.num_sge = 1;
-	if (c->kind == COMM_SEND) {
-		lane->data_id = wr_id_make(WR_DATA, i, 0, lane->generation);
-		lane->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-		lane->wr.send_flags = IBV_SEND_SIGNALED;
-	} else {
-		lane->wr.wr_id = wr_id_make(WR_CTS, i, 0, lane->generation);
-		lane->wr.opcode = IBV_WR_RDMA_WRITE;
-		lane->wr.send_flags = c->inline_cts ? IBV_SEND_INLINE : 0;
-		lane->wr.wr.rdma.rkey = c->peer_port[lane->remote].ring_rkey;
-		lane->sge.lkey = port->ring_mr->lkey;
+	for (int i = 0; i < c->lane_count; i++) {
+		if (!lane_is_down(c, i)) {
+			return true;
+		}
 	}
+	return false;
 }
 
 int comm_attach_done(struct comm *c)
 {
 	int rc = jobs_done(c);
 
+	if (rc == 1 && !lanes_any(c)) {
+		log_warn("%s comm with %s: no lane could be connected",
+			 c->kind == COMM_SEND ? "send" : "receive", peer_name(c->peer));
+		return -EHOSTUNREACH;
+	}
 	if (rc != 1) {
 		return rc;
 	}
 	for (uint32_t i = 0; i < c->lane_count; i++) {
 		lane_template(c, i);
+		if (lane_is_down(c, (int)i)) {
+			continue;
+		}
 		if (c->kind == COMM_SEND) {
 			core_send_lane_open(&send_comm(c)->core, i, c->lane[i].generation,
 					    c->mail_connect.recv_wrs);
@@ -769,6 +632,7 @@ int comm_attach_done(struct comm *c)
 			recv_comm(c)->has_flush |= c->port[i].flush_qp != NULL;
 		}
 	}
+	recover_attach(c);
 	__atomic_store_n(&c->attached, true, __ATOMIC_RELEASE);
 	signals_wake();
 	return 1;
@@ -803,11 +667,16 @@ static void port_destroy(struct comm_port *p)
 void comm_destroy(struct comm *c)
 {
 	table_remove(c);
+	/* First, so that what fails at the other end from now on is not news there. */
+	if (c->peer != NULL && c->peer_id != 0) {
+		(void)peer_send(c->peer, WIRE_CLOSE, c->peer_id, NULL, 0);
+	}
 	while (jobs_done(c) == 0) {
 		struct timespec pause = { .tv_nsec = 100000 };
 
 		nanosleep(&pause, NULL);
 	}
+	recover_end(c);
 	for (int i = 0; i < c->lanes_made; i++) {
 		if (c->lane[i].qp != NULL) {
 			destroy_said(&c->port[c->lane[i].port], "ibv_destroy_qp",
@@ -817,13 +686,10 @@ void comm_destroy(struct comm *c)
 	if (c->kind == COMM_SEND) {
 		core_send_fini(&send_comm(c)->core);
 	}
-	for (int i = 0; i < c->port_count; i++) {
+	for (int i = 0; i < c->dev->port_count + c->dev->standby; i++) {
 		port_destroy(&c->port[i]);
 	}
 	if (c->peer != NULL) {
-		if (c->peer_id != 0) {
-			(void)peer_send(c->peer, WIRE_CLOSE, c->peer_id, NULL, 0);
-		}
 		peer_put(c->peer);
 	}
 	munmap(c, comm_bytes((enum comm_kind)c->kind));

@@ -20,6 +20,7 @@
 #include "device.h"
 #include "keys.h"
 #include "mr.h"
+#include "recover.h"
 #include "thread.h"
 #include "verbs.h"
 #include "wire.h"
@@ -27,7 +28,7 @@
 enum comm_kind { COMM_SEND = 1, COMM_RECV };
 
 /* What a work request was for: bits 16.. of its wr_id. */
-enum wr_kind { WR_DATA, WR_RECV, WR_CTS, WR_CREDIT, WR_FLUSH };
+enum wr_kind { WR_DATA, WR_RECV, WR_CTS, WR_CREDIT, WR_AGAIN, WR_FLUSH, WR_VERIFY };
 
 /* wr_id: unit 0-7, lane 8-15, kind 16-23, generation 32-63. */
 static inline uint64_t wr_id_make(enum wr_kind kind, uint32_t lane, uint32_t unit,
@@ -64,6 +65,7 @@ struct request {
 	uint8_t slot;
 	uint8_t n;
 	uint8_t pending; /* flush: reads in flight */
+	bool redo;       /* flush: a read failed */
 	const struct mr *mr;
 	const struct peer_key *key; /* send: of the buffer it goes to */
 	uintptr_t data;
@@ -74,7 +76,7 @@ struct comm_port {
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
 	struct ibv_mr *ring_mr;  /* the whole comm: rings and staging */
-	struct ibv_qp *flush_qp; /* loopback, receivers of GPU memory only */
+	struct ibv_qp *flush_qp; /* loopback, receivers of GPU memory only; NULL: none now */
 	struct port_address addr;
 	struct job job;          /* set-up on the device's worker */
 	const char *step;        /* of set-up: the call it is at, NULL: one that logs itself */
@@ -102,9 +104,13 @@ struct comm_lane {
 struct comm {
 	uint32_t owner; /* owner word */
 	uint8_t kind;   /* enum comm_kind */
-	uint8_t port_count;
-	uint8_t lane_count;
-	uint8_t lanes_made; /* sender: more than lane_count if the peer wanted fewer */
+	uint8_t port_count; /* home ports */
+	uint8_t lane_count; /* on those */
+	uint8_t standby;    /* 1: a borrowed port and its lane come after them */
+	uint8_t poll_ports; /* with a completion queue: port_count, then the standby port too */
+	uint8_t lanes_made; /* places of lane[] that may have a queue pair */
+	uint64_t lanes_down; /* bit per lane that could not be connected at set-up */
+	uint32_t absent;     /* bit per port that had no address at set-up */
 	uint8_t path_count; /* lane i is on path i % path_count */
 	int error;         /* 0 or -errno: the comm has failed; sticky; see comm_error() */
 	bool peer_closed;  /* CLOSE or BYE came: what fails now is not news */
@@ -115,7 +121,7 @@ struct comm {
 	struct vdevice *dev;
 	bool attached;     /* the peer may be told of ports (release order) */
 	struct wire_ports told; /* of our ports, as the peer knows them; plugin thread only */
-	uint64_t peer_ring_addr;
+	uint64_t peer_ring_addr, peer_scratch_addr;
 	uint8_t peer_port_count;
 	uint8_t traffic_class, service_level;
 	bool adaptive_routing;
@@ -125,6 +131,7 @@ struct comm {
 	struct wire_lane peer_lane[CORE_LANES_MAX];
 	struct comm_port port[CORE_PORTS_MAX];
 	struct comm_lane lane[CORE_LANES_MAX];
+	struct recovery recovery;
 	struct comm *next; /* in the table */
 
 	/* mailbox, written by the plugin thread under the table's lock */
@@ -133,12 +140,15 @@ struct comm {
 	char mail_reason[256];
 };
 
+enum { SCRATCH_BYTES = 4096 }; /* where verified writes come from and go to: a full MTU */
+
 struct send_comm {
 	struct comm base; /* first */
 	struct core_send core;
 	struct request req[CORE_SLOTS];
 	struct core_cts ring[CORE_RING_RECORDS] __attribute__((aligned(64)));
 	struct core_sizes sizes[CORE_SLOTS] __attribute__((aligned(64)));
+	uint8_t scratch[SCRATCH_BYTES];
 };
 
 enum { FLUSH_REQUESTS = 256 };
@@ -155,6 +165,7 @@ struct recv_comm {
 	struct core_cts staging[CORE_RING_RECORDS] __attribute__((aligned(64)));
 	struct core_sizes sizes[CORE_SLOTS] __attribute__((aligned(64)));
 	uint64_t flush_word; /* where flush reads land */
+	uint8_t scratch[SCRATCH_BYTES];
 };
 
 /* comm_error - has it failed? 0 or -errno. The plugin thread may fail it at any time. */
@@ -213,12 +224,29 @@ void comm_wire(const struct comm *c, struct wire_connect *out);
 /* comm_wire_take - check and keep the peer's half. Returns 0; -EPROTO with *why. */
 int comm_wire_take(struct comm *c, const struct wire_connect *in, const char **why);
 
-/* comm_attach_start/done - connect the queue pairs to the peer's (RTR, RTS; receivers post WRs). */
+/*
+ * comm_attach_start/done - connect the queue pairs to the peer's (RTR, RTS; receivers post WRs).
+ * A lane that cannot be connected is not the comm's end as long as another can: recovery has it.
+ */
 void comm_attach_start(struct comm *c);
 int comm_attach_done(struct comm *c);
 
 /* comm_fail - the comm has failed: first cause wins. Logs one line unless the peer closed. */
 void comm_fail(struct comm *c, int error, const char *why);
+
+/* comm_ring_range - the part of a comm that NICs read and write. */
+void comm_ring_range(struct comm *c, void **start, size_t *bytes);
+uint8_t *comm_scratch(struct comm *c);
+
+static inline uint32_t comm_lane_total(const struct comm *c)
+{
+	return (uint32_t)c->lane_count + c->standby;
+}
+
+static inline uint32_t comm_port_total(const struct comm *c)
+{
+	return (uint32_t)c->port_count + c->standby;
+}
 
 /* comm_find - run fn on the comm with this id under the table's lock; false if there is none. */
 bool comm_find(uint64_t id, void (*fn)(struct comm *c, void *arg), void *arg);
@@ -257,5 +285,14 @@ int request_recv(struct recv_comm *c, int n, void **data, const size_t *bytes, c
 int request_flush(struct recv_comm *c, int n, void **data, const int *bytes, const struct mr **mrs,
 		  struct request **out);
 int request_test(struct request *req, int *done, int *sizes);
+
+/* For recovery, as owner: take all completions there are; then post what can be posted. */
+void request_drain(struct comm *c);
+void request_progress(struct comm *c);
+/* Write an announcement; post a probe. A failure is a fault of the lane. */
+void request_announce(struct recv_comm *c, const struct core_announce *a);
+void request_probe(struct send_comm *c, const struct core_post *p);
+/* Post the verified write of a lane. */
+void request_verify(struct comm *c, uint32_t lane);
 
 #endif

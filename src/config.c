@@ -53,6 +53,8 @@ struct variable {
 	const struct choice *choices; /* of an enum, up to a NULL name */
 };
 
+static const struct choice borrows[] = {
+	{"failure", BORROW_FAILURE}, {"off", BORROW_OFF}, {NULL, 0}};
 static const struct choice modes[] = {
 	{"on", MODE_ON}, {"observe", MODE_OBSERVE}, {"off", MODE_OFF}, {NULL, 0}};
 static const struct choice families[] = {{"AF_INET", AF_INET}, {"AF_INET6", AF_INET6}, {NULL, 0}};
@@ -149,6 +151,8 @@ static const struct variable variables[] = {
 	STRING("NCCL_SOCKET_IFNAME", socket_ifname, "list",
 	       "interfaces of control connections: [^][=]name,..."),
 
+	ENUM("RAILYARD_BORROW", borrow, borrows, BORROW_FAILURE,
+	     "failure: with no home port left, use another port of the host; off: never"),
 	STRING("RAILYARD_BPFFS", bpffs, "path",
 	       "where the rail map is pinned; empty: the usual places"),
 	SCALED("RAILYARD_CONNECT_TIMEOUT", connect_timeout_ms, 1000, 60, 1, 86400, "s",
@@ -159,10 +163,15 @@ static const struct variable variables[] = {
 	       "with every path to a peer down, wait this long before the communicator fails"),
 	INT("RAILYARD_PRESSURE_MAX_PCT", pressure_max_pct, 25, 0, 90, "%",
 	    "at most this much of a port's rate is taken off for congestion"),
+	INT("RAILYARD_RETEST_MS", retest_ms, 1000, 10, 600000, "ms",
+	    "a path that failed is tried again at least this often, with pauses up to twice as "
+	    "long"),
 	INT("RAILYARD_SIGNAL_POLL_MS", signal_poll_ms, 10, 1, 60000, "ms",
 	    "how often the rail map and counters are read"),
 	SIZE("RAILYARD_SMALL_BYTES", small_bytes, 16384, 0, 1 << 30,
 	     "a message up to this much per port is one piece"),
+	INT("RAILYARD_STALL_MS", stall_ms, 100, 10, 600000, "ms",
+	    "a lane without progress for this long, while others have some, is given up"),
 	INT("RAILYARD_WINDOW_US", window_us, 10000, 10, 10000000, "us",
 	    "a lane holds about this much time of work"),
 

@@ -14,6 +14,11 @@
 #include <stdint.h>
 #include <stdio.h>
 
+enum config_borrow {
+	BORROW_FAILURE,
+	BORROW_OFF
+};
+
 enum config_mode {
 	MODE_ON,
 	MODE_OBSERVE,
@@ -61,6 +66,9 @@ struct config {
 	int64_t pressure_max_pct;
 	int64_t connect_timeout_ms;
 	int64_t outage_timeout_ms;
+	enum config_borrow borrow;
+	int64_t retest_ms;
+	int64_t stall_ms;
 	int64_t signal_poll_ms;
 	const char *bpffs; /* where the rail map is pinned; empty = the usual places */
 };

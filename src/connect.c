@@ -575,7 +575,7 @@ static void word_store(uint32_t *word, uint32_t value)
 }
 
 /* May come before the peer's half has been taken, and then counts from the start. */
-static void comm_ports(struct comm *c, const struct wire_ports *m)
+static void ports_take(struct comm *c, const struct wire_ports *m)
 {
 	for (int i = 0; i < m->port_count && i < CORE_PORTS_MAX; i++) {
 		word_store(&c->remote[i].down, (m->down[i] & WIRE_PORT_DOWN) != 0);
@@ -583,6 +583,7 @@ static void comm_ports(struct comm *c, const struct wire_ports *m)
 		word_store(&c->remote[i].pressure, m->pressure[i]);
 	}
 	signal_bump();
+	recover_wake();
 }
 
 /* The peer has ended it: what fails from now on is not news. */
@@ -619,8 +620,11 @@ static void deliver(struct comm *c, void *arg)
 		break;
 	case WIRE_PORTS:
 		if (wire_ports_decode(m->body, m->bytes, &ports) == 0) {
-			comm_ports(c, &ports);
+			ports_take(c, &ports);
 		}
+		break;
+	case WIRE_LANE:
+		recover_take(c, m->body, m->bytes);
 		break;
 	case WIRE_CLOSE:
 		comm_ended(c, "the peer closed it");
@@ -648,7 +652,7 @@ static bool pressure_moved(uint32_t told, uint32_t now)
 /* Tell the peer of a comm when what it knows of our ports is not the present state. */
 static void ports_tell(struct comm *c, void *arg)
 {
-	struct wire_ports m = { .port_count = c->port_count };
+	struct wire_ports m = { .port_count = (uint8_t)comm_port_total(c) };
 	bool *any = arg, news = false;
 	uint8_t body[64];
 
@@ -656,7 +660,7 @@ static void ports_tell(struct comm *c, void *arg)
 	if (!__atomic_load_n(&c->attached, __ATOMIC_ACQUIRE)) {
 		return;
 	}
-	for (int i = 0; i < c->port_count; i++) {
+	for (int i = 0; i < m.port_count; i++) {
 		const struct core_port *word = &c->port[i].port->word;
 
 		m.down[i] = (uint8_t)((core_word(&word->down) ? WIRE_PORT_DOWN : 0) |
@@ -673,9 +677,15 @@ static void ports_tell(struct comm *c, void *arg)
 
 bool connect_ports_tell(void)
 {
+	static uint32_t epoch; /* at the last look of recovery; plugin thread */
+	uint32_t now = __atomic_load_n(&signal_epoch, __ATOMIC_ACQUIRE);
 	bool any = false;
 
 	comm_each(ports_tell, &any);
+	if (now != epoch) {
+		epoch = now;
+		recover_wake();
+	}
 	return any;
 }
 

@@ -74,6 +74,32 @@ static void using_say(void)
 	log_info("Using%s%s", text, relaxed_ordering() ? " [RO]" : "");
 }
 
+/*
+ * The port to borrow: the next one in order of those that NCCL_IB_HCA allows, so that both ends of
+ * hosts that are alike choose the same rail.
+ */
+static void standby_choose(struct vdevice *dev)
+{
+	int last = dev->port[dev->port_count - 1];
+
+	dev->standby = 0;
+	if (config.borrow == BORROW_OFF || dev->port_count == CORE_PORTS_MAX) {
+		return;
+	}
+	for (int i = 1; i < set.port_count && dev->standby == 0; i++) {
+		int port = (last + i) % set.port_count;
+		bool mine = set.port[port].link_layer != set.port[last].link_layer;
+
+		for (int k = 0; k < dev->port_count; k++) {
+			mine |= dev->port[k] == port;
+		}
+		if (!mine) {
+			dev->port[dev->port_count] = port;
+			dev->standby = 1;
+		}
+	}
+}
+
 /* Every port is a device of its own, with the same index. */
 static void singles_make(void)
 {
@@ -88,6 +114,7 @@ static void singles_make(void)
 		dev->mbps = (int)port->mbps;
 		dev->rail_id = port->rail_id;
 		dev->plane_id = port->plane_id;
+		standby_choose(dev);
 	}
 	__atomic_store_n(&vdevices_made, set.port_count, __ATOMIC_RELEASE);
 }
@@ -288,6 +315,7 @@ static void vdevice_fill(struct vdevice *dev, int count, const int *devs)
 			used += (size_t)snprintf(dev->name + used, sizeof(dev->name) - used, "%s%s",
 						 i ? "+" : "", port->ibdev);
 	}
+	standby_choose(dev);
 	dev->plane_id = count == 1    ? set.port[devs[0]].plane_id
 			: plane_known ? PLANE_FUSED | planes
 				      : -1;

@@ -71,7 +71,8 @@ struct port {
 struct vdevice {
 	char name[256]; /* "mlx5_0", "mlx5_0+mlx5_1" */
 	int port_count;
-	int port[CORE_PORTS_MAX]; /* indices of ports */
+	int standby;              /* ports to borrow when all of those fail: 0 or 1 */
+	int port[CORE_PORTS_MAX]; /* indices of ports, the standby port after the others */
 	int mbps;
 	int rail_id, plane_id; /* as NCCL's properties want them; -1 unknown */
 };

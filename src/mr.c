@@ -295,10 +295,12 @@ static void ports_deregister(struct mr *mr)
 
 static int ports_register(const struct vdevice *dev, const struct range *r, struct mr *mr)
 {
-	for (int i = 0; i < dev->port_count; i++) {
+	for (int i = 0; i < dev->port_count + dev->standby; i++) {
 		struct ibv_mr *handle;
 		int rc = port_register(port_at(dev->port[i]), r, &handle);
 
+		if (rc && i >= dev->port_count)
+			break; /* said; its keys are 0: what is written through it is refused */
 		if (rc) {
 			ports_deregister(mr);
 			return rc;

@@ -104,6 +104,7 @@ static void engine_stop(void)
 	if (port_count() > 0) {
 		connect_forget();
 		signals_stop();
+		recover_stop();
 		control_stop();
 		plugin_thread_stop();
 	}

@@ -20,35 +20,73 @@ enum { POLL_BATCH = 4 };
 
 /* --- errors ------------------------------------------------------------------------------- */
 
-static const char *status_hint(enum ibv_wc_status status)
+/*
+ * A buffer that is not registered is no fault of the lane: it would fail on any other too. (On a
+ * borrowed port it may be just that port which does not know it.)
+ */
+static const char *buffer_cause(const struct comm *c, const struct ibv_wc *wc)
 {
-	switch (status) {
-	case IBV_WC_RETRY_EXC_ERR:
-		return "the peer's port does not answer: link, switch, routing or GID";
+	if (wr_id_lane(wc->wr_id) >= c->lane_count) {
+		return NULL;
+	}
+	switch (wc->status) {
 	case IBV_WC_REM_ACCESS_ERR:
+	case IBV_WC_REM_INV_REQ_ERR:
 		return "the peer's buffer is not registered any more";
 	case IBV_WC_LOC_PROT_ERR:
+	case IBV_WC_LOC_LEN_ERR:
 		return "the local buffer is not registered";
-	case IBV_WC_WR_FLUSH_ERR:
-		return "the queue pair was in error before";
 	default:
-		return "see the device's log";
+		return NULL;
 	}
+}
+
+static void buffer_failed(struct comm *c, const struct ibv_wc *wc, const char *cause)
+{
+	uint32_t lane = wr_id_lane(wc->wr_id);
+
+	if (comm_error(c) == 0 && !__atomic_load_n(&c->peer_closed, __ATOMIC_RELAXED)) {
+		log_warn("lane %u, %s to %s of %s: %s (status %d, vendor error 0x%x): %s", lane,
+			 c->port[c->lane[lane].port].port->name,
+			 c->peer_port[c->lane[lane].remote].name, peer_name(c->peer),
+			 verbs.status_name(wc->status), (int)wc->status, wc->vendor_err, cause);
+	}
+	comm_fail(c, -EREMOTEIO, cause);
+}
+
+/* A read through a port that has failed proves nothing: it is made again through another. */
+static void flush_failed(struct recv_comm *c, const struct ibv_wc *wc)
+{
+	struct request *r = &c->flush[wr_id_unit(wc->wr_id)];
+	struct comm_port *p = &c->base.port[wr_id_lane(wc->wr_id)];
+
+	if (p->flush_qp != NULL && p->flush_qp->qp_num == wc->qp_num) {
+		c->base.recovery.flush_failed[p->index] = p->flush_qp;
+		p->flush_qp = NULL;
+	}
+	r->pending--;
+	r->redo = true;
 }
 
 static __attribute__((cold, noinline)) void wc_failed(struct comm *c, const struct ibv_wc *wc)
 {
-	uint32_t lane = wr_id_lane(wc->wr_id);
+	uint32_t lane = wr_id_lane(wc->wr_id), generation = wr_id_generation(wc->wr_id);
 
-	if (comm_error(c) == 0 && !__atomic_load_n(&c->peer_closed, __ATOMIC_RELAXED) &&
-	    lane < c->lane_count) {
-		log_warn("lane %u, %s to %s of %s: %s (status %d, vendor error 0x%x): %s", lane,
-			 c->port[c->lane[lane].port].port->name,
-			 c->peer_port[c->lane[lane].remote].name, peer_name(c->peer),
-			 verbs.status_name(wc->status), (int)wc->status, wc->vendor_err,
-			 status_hint(wc->status));
+	if (wr_id_kind(wc->wr_id) == WR_FLUSH) {
+		flush_failed(recv_comm(c), wc);
+		return;
 	}
-	comm_fail(c, -EREMOTEIO, "a queue pair failed");
+	if (lane >= comm_lane_total(c)) {
+		return;
+	}
+	const char *cause = buffer_cause(c, wc);
+
+	if (cause != NULL && c->recovery.core.lane[lane].generation == generation &&
+	    c->recovery.core.lane[lane].state == RL_ACTIVE) {
+		buffer_failed(c, wc, cause);
+	} else {
+		recover_completion(c, lane, generation, wc);
+	}
 }
 
 static inline int comm_poll(const struct comm *c, uint32_t port, struct ibv_wc *wc)
@@ -199,26 +237,25 @@ static int post_one(struct send_comm *c, const struct core_post *p)
 			  p->imm);
 }
 
-static int post_failed(struct send_comm *c)
+/* What could not be posted is in the core's account of the lane, and goes again with the rest. */
+static __attribute__((cold, noinline)) void post_failed(struct send_comm *c, uint32_t lane)
 {
-	comm_fail(&c->base, -EIO, "ibv_post_send failed");
-	return -EIO;
+	recover_fault(&c->base, lane, CAUSE_POST);
 }
 
-static __attribute__((noinline)) int post_all(struct send_comm *c, uint64_t now)
+static __attribute__((noinline)) void post_all(struct send_comm *c, uint64_t now)
 {
 	struct core_post post;
 
 	while (core_send_next(&c->core, now, &post)) {
 		if (UNLIKELY(post_one(c, &post) != 0)) {
-			return post_failed(c);
+			post_failed(c, post.lane);
 		}
 	}
-	return 0;
 }
 
 /* The pieces of an equal message, one to each lane. */
-static int post_equal(struct send_comm *c, const struct request *r, const struct core_msg *m)
+static void post_equal(struct send_comm *c, const struct request *r, const struct core_msg *m)
 {
 	uint32_t imm = core_imm(m->seq, 0, m->count), left = m->size, bytes = m->piece_bytes;
 	const struct core_lane *lane = &c->core.lane[m->lane0];
@@ -231,14 +268,13 @@ static int post_equal(struct send_comm *c, const struct request *r, const struct
 		left -= bytes;
 		if (UNLIKELY(post_bytes(to, r, to->data_id | core_lane_newest(lane), addr + offset,
 					offset, bytes, imm) != 0)) {
-			return post_failed(c);
+			post_failed(c, (uint32_t)(to - c->base.lane));
 		}
 		offset += bytes;
 		imm += 1u << 16; /* the next index */
 		lane++;
 		to++;
 	} while (left != 0);
-	return 0;
 }
 
 static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data, size_t bytes,
@@ -279,17 +315,24 @@ static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data,
 	if (LIKELY(lane >= 0)) {
 		rc = post_piece(c, r, (uint32_t)lane, unit, rec->addr, 0,
 				c->core.msg[slot].size, core_imm(seq, 0, 1));
-		return LIKELY(rc == 0) ? 0 : post_failed(c);
+		if (UNLIKELY(rc != 0)) {
+			post_failed(c, (uint32_t)lane);
+		}
+		return 0;
 	}
 	if (size > c->core.cfg.small_bytes && c->core.cfg.lane_count > 1) {
 		now = now_ns();
 		if (core_send_equal(&c->core, rec, seq, size, now)) {
-			return post_equal(c, r, &c->core.msg[slot]);
+			post_equal(c, r, &c->core.msg[slot]);
+			return 0;
 		}
 	}
 	core_send_start(&c->core, rec, seq, size, now);
 	/* A member of a group waits for the others. */
-	return c->core.q_head != c->core.q_tail ? post_all(c, now) : 0;
+	if (c->core.q_head != c->core.q_tail) {
+		post_all(c, now);
+	}
+	return 0;
 }
 
 int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const struct mr *mr,
@@ -318,6 +361,8 @@ static inline void send_take(struct send_comm *c, const struct ibv_wc *wc, int n
 
 		if (UNLIKELY(wc->status != IBV_WC_SUCCESS)) {
 			wc_failed(&c->base, wc);
+		} else if (UNLIKELY(wr_id_kind(id) == WR_VERIFY)) {
+			recover_verified(&c->base, wr_id_lane(id), wr_id_generation(id));
 		} else if (n == 1 || wc[1].status != IBV_WC_SUCCESS ||
 			   id >> 8 != wc[1].wr_id >> 8) { /* all but the unit */
 			(void)core_send_complete(&c->core, wr_id_lane(id), wr_id_generation(id),
@@ -386,6 +431,38 @@ static __attribute__((noinline)) int send_poll(struct send_comm *c, struct reque
 	return comm_error(&c->base);
 }
 
+/* --- recovery, sender's part ---------------------------------------------------------------- */
+
+void request_probe(struct send_comm *c, const struct core_post *p)
+{
+	struct comm_lane *to = &c->base.lane[p->lane];
+
+	if (post_empty(to, to->data_id | p->unit, c->base.peer_scratch_addr, p->imm) != 0) {
+		post_failed(c, p->lane);
+	}
+}
+
+void request_verify(struct comm *c, uint32_t l)
+{
+	const struct comm_lane *lane = &c->lane[l];
+	const struct lane_work *w = &c->recovery.work[l];
+	const struct comm_port *port = &c->port[lane->port];
+	enum ibv_mtu mtu = w->to.mtu < w->from.mtu ? (enum ibv_mtu)w->to.mtu : w->from.mtu;
+	uint32_t bytes = 128u << mtu;
+	struct ibv_sge sge = { .addr = (uintptr_t)comm_scratch(c),
+			       .length = bytes > SCRATCH_BYTES ? SCRATCH_BYTES : bytes,
+			       .lkey = port->ring_mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = wr_id_make(WR_VERIFY, l, 0, lane->generation),
+				  .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED };
+
+	wr.wr.rdma.remote_addr = c->peer_scratch_addr;
+	wr.wr.rdma.rkey = c->peer_port[lane->remote].ring_rkey;
+	if (verbs_post_send(lane->qp, &wr) != 0) {
+		recover_fault(c, l, CAUSE_POST);
+	}
+}
+
 /* --- receiving ---------------------------------------------------------------------------- */
 
 /* A group that wraps around the ring's end takes two writes. */
@@ -427,20 +504,24 @@ static inline int announce_post(struct recv_comm *c,
 	}
 	struct ibv_send_wr wr = to->wr;
 
-	wr.wr_id = wr_id_make(a->credit ? WR_CREDIT : WR_CTS, a->lane, 0,
+	wr.wr_id = wr_id_make(a->credit ? WR_CREDIT : a->again ? WR_AGAIN : WR_CTS, a->lane, 0,
 			      c->core.lane[a->lane].generation);
 	wr.send_flags = (a->signaled ? IBV_SEND_SIGNALED : 0) |
 			(c->base.inline_cts && a->n == 1 ? IBV_SEND_INLINE : 0);
 	return verbs_post_send(to->qp, &wr);
 }
 
-static inline int announce(struct recv_comm *c, const struct core_announce *a)
+/* One that could not be posted is written again, as those that a failed lane may have lost. */
+static inline void announce(struct recv_comm *c, const struct core_announce *a)
 {
-	if (LIKELY(announce_post(c, a) == 0)) {
-		return 0;
+	if (UNLIKELY(announce_post(c, a) != 0)) {
+		recover_fault(&c->base, a->lane, CAUSE_POST);
 	}
-	comm_fail(&c->base, -EIO, "ibv_post_send failed");
-	return -EIO;
+}
+
+void request_announce(struct recv_comm *c, const struct core_announce *a)
+{
+	announce(c, a);
 }
 
 /* Tell the counts of receive WRs if the peer may run out of them. */
@@ -449,15 +530,18 @@ static __attribute__((noinline)) void credit_tell(struct recv_comm *c)
 	struct core_announce a;
 
 	if (core_recv_credit(&c->core, &a)) {
-		(void)announce(c, &a);
+		announce(c, &a);
 	}
 }
 
 /* Receive WRs go back in batches, one doorbell each. */
 static __attribute__((noinline)) void refill(struct recv_comm *c, uint32_t lane)
 {
+	if (UNLIKELY(c->base.lane[lane].qp == NULL)) {
+		return; /* being fenced */
+	}
 	if (verbs_post_recv(c->base.lane[lane].qp, c->refill[lane]) != 0) {
-		comm_fail(&c->base, -EIO, "ibv_post_recv failed");
+		recover_fault(&c->base, lane, CAUSE_POST);
 		return;
 	}
 	core_recv_refilled(&c->core, lane, CORE_RQ_BATCH);
@@ -491,6 +575,14 @@ static __attribute__((noinline)) void recv_other(struct recv_comm *c, const stru
 		c->flush[wr_id_unit(wc->wr_id)].pending--;
 		return;
 	}
+	if (UNLIKELY(kind == WR_VERIFY)) {
+		recover_verified(&c->base, wr_id_lane(wc->wr_id), wr_id_generation(wc->wr_id));
+		return;
+	}
+	if (UNLIKELY(kind == WR_AGAIN)) {
+		recover_again_done(&c->base, wr_id_lane(wc->wr_id));
+		return;
+	}
 	core_recv_announced(&c->core, wr_id_lane(wc->wr_id), kind == WR_CREDIT);
 	if (kind == WR_CREDIT) {
 		credit_tell(c);
@@ -513,7 +605,7 @@ static inline void recv_take(struct recv_comm *c, const struct ibv_wc *wc, int n
 
 static inline uint32_t next_port(const struct recv_comm *c, uint32_t port)
 {
-	return port + 1 < c->base.port_count ? port + 1 : 0;
+	return port + 1 < c->base.poll_ports ? port + 1 : 0;
 }
 
 /* Something came from `port`: take it, and go on with the other ports until *left is 0. */
@@ -574,13 +666,12 @@ static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *byt
 		 * Full: with no receive open nobody would call test to take completions. Of all
 		 * ports, since the usual lane's may be down and the others' queues full.
 		 */
-		recv_progress(c, c->core.lane[c->core.cts_lane].port, c->base.port_count,
-			      &(uint8_t){ 1 });
+		recv_progress(c, c->core.lane[c->core.cts_lane].port % c->base.poll_ports,
+			      c->base.poll_ports, &(uint8_t){ 1 });
 		return comm_error(&c->base);
 	}
-	if (UNLIKELY(announce(c, &a) != 0)) {
-		return -EIO;
-	}
+	announce(c, &a);
+
 	struct request *r = &c->req[slot];
 
 	r->type = REQ_RECV;
@@ -624,7 +715,7 @@ static __attribute__((noinline)) int recv_poll(struct recv_comm *c, struct reque
 					       int *sizes)
 {
 	struct ibv_wc wc[POLL_BATCH];
-	uint32_t port = c->hot_port, ports = c->base.port_count;
+	uint32_t port = c->hot_port, ports = c->base.poll_ports;
 	int n;
 
 	while ((n = comm_poll(&c->base, port, wc)) == 0 && --ports != 0) {
@@ -664,13 +755,29 @@ static int flush_post(struct recv_comm *c, struct comm_port *port, struct reques
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)&c->flush_word, .length = 1,
 			       .lkey = port->ring_mr->lkey };
-	struct ibv_send_wr wr = { .wr_id = wr_id_make(WR_FLUSH, 0, r->slot, 0),
+	struct ibv_send_wr wr = { .wr_id = wr_id_make(WR_FLUSH, (uint32_t)port->index, r->slot, 0),
 				  .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
 				  .send_flags = IBV_SEND_SIGNALED };
 
 	wr.wr.rdma.remote_addr = r->data;
 	wr.wr.rdma.rkey = r->mr->rkey[port->index];
 	return verbs_post_send(port->flush_qp, &wr);
+}
+
+/*
+ * A read through each port that can; with none, or if one fails, flush_test() tries again: never is
+ * a buffer taken for flushed that was not.
+ */
+static void flush_post_all(struct recv_comm *c, struct request *r)
+{
+	r->redo = true;
+	for (uint32_t i = 0; i < c->base.poll_ports; i++) {
+		if (c->base.port[i].flush_qp != NULL &&
+		    flush_post(c, &c->base.port[i], r) == 0) {
+			r->pending++;
+			r->redo = false;
+		}
+	}
 }
 
 static int flush_owned(struct recv_comm *c, int last, void **data, const struct mr **mrs,
@@ -690,15 +797,7 @@ static int flush_owned(struct recv_comm *c, int last, void **data, const struct 
 	r->pending = 0;
 	r->mr = mrs[last];
 	r->data = (uintptr_t)data[last];
-	for (int i = 0; i < c->base.port_count; i++) {
-		if (c->base.port[i].flush_qp != NULL) {
-			if (flush_post(c, &c->base.port[i], r) != 0) {
-				comm_fail(&c->base, -EIO, "ibv_post_send of a flush failed");
-				return -EIO;
-			}
-			r->pending++;
-		}
-	}
+	flush_post_all(c, r);
 	*out = r;
 	return 0;
 }
@@ -727,14 +826,69 @@ int request_flush(struct recv_comm *c, int n, void **data, const int *bytes, con
 static __attribute__((noinline)) int flush_test(struct recv_comm *c, struct request *r, int *done)
 {
 	if (r->pending != 0) {
-		recv_progress(c, 0, c->base.port_count, &r->pending);
+		recv_progress(c, 0, c->base.poll_ports, &r->pending);
 		if (r->pending != 0) {
 			return comm_error(&c->base);
 		}
 	}
+	if (UNLIKELY(r->redo)) {
+		flush_post_all(c, r);
+		return comm_error(&c->base);
+	}
 	r->type = REQ_FREE;
 	*done = 1;
 	return 0;
+}
+
+/* --- recovery ----------------------------------------------------------------------------- */
+
+static void send_drain_all(struct send_comm *c)
+{
+	struct ibv_wc wc[POLL_BATCH];
+	uint64_t now = now_ns();
+
+	for (uint32_t port = 0; port < c->base.poll_ports; port++) {
+		int n = comm_poll(&c->base, port, wc);
+
+		while (n > 0) {
+			send_take(c, wc, n, now);
+			n = comm_poll(&c->base, port, wc);
+		}
+	}
+}
+
+static void recv_drain_all(struct recv_comm *c)
+{
+	struct ibv_wc wc[POLL_BATCH];
+
+	for (uint32_t port = 0; port < c->base.poll_ports; port++) {
+		int n = comm_poll(&c->base, port, wc);
+
+		while (n > 0) {
+			recv_take(c, wc, n);
+			n = comm_poll(&c->base, port, wc);
+		}
+	}
+}
+
+void request_drain(struct comm *c)
+{
+	if (c->kind == COMM_SEND) {
+		send_drain_all(send_comm(c));
+	} else {
+		recv_drain_all(recv_comm(c));
+	}
+}
+
+void request_progress(struct comm *c)
+{
+	if (c->kind == COMM_RECV) {
+		if (recv_comm(c)->core.credit_waits) {
+			credit_tell(recv_comm(c));
+		}
+	} else if (send_comm(c)->core.q_head != send_comm(c)->core.q_tail) {
+		post_all(send_comm(c), now_ns());
+	}
 }
 
 /* ------------------------------------------------------------------------------------------ */

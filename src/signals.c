@@ -31,6 +31,8 @@ enum { MAP_RETRY_NS = 1000000000, ROWS_RETRY_NS = 1000000000, NETLINK_BYTES = 16
 
 uint32_t signal_epoch;
 
+static const char said_by_map[] = "rail map";
+
 struct port_evidence {
 	uint64_t down_ns, up_ns;
 	const char *said_by;  /* source of the newer stamp */
@@ -79,6 +81,35 @@ static void word_set(uint32_t *word, uint32_t value)
 	}
 }
 
+/*
+ * The rail map may be stale or another's: a link that it calls down is given up (its lanes fenced)
+ * only if the kernel says so here. Unknown is no.
+ */
+static bool carrier_is_off(struct port *port)
+{
+	char path[96], value = '1';
+
+	pthread_mutex_lock(&port->lock);
+	snprintf(path, sizeof(path), "/sys/class/net/%s/carrier", port->netdev);
+	pthread_mutex_unlock(&port->lock);
+
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0) {
+		return false;
+	}
+	/* An interface that is administratively down has no carrier to read. */
+	bool off = read(fd, &value, 1) != 1 ? errno == EINVAL : value == '0';
+
+	close(fd);
+	return off;
+}
+
+static bool is_confirmed(int i)
+{
+	return signals.port[i].said_by != said_by_map || carrier_is_off(port_at(i));
+}
+
 /* The newer stamp decides; on a tie the link is taken for up. */
 static void port_judge(int i)
 {
@@ -87,6 +118,9 @@ static void port_judge(int i)
 	bool down = e->down_ns > e->up_ns;
 
 	word_set(&port->word.down, down);
+	if (!down || core_word(&port->word.dead) == 0) {
+		word_set(&port->word.dead, down && is_confirmed(i));
+	}
 	if (down != e->reported_down) {
 		e->reported_down = down;
 		log_info("%s: link %s (%s)", port->name,
@@ -162,7 +196,7 @@ static void map_read(int i, uint64_t now)
 		return;
 	}
 	if (view.link == RAILMAP_STATE_DOWN || view.link == RAILMAP_STATE_UP) {
-		port_said(i, view.link == RAILMAP_STATE_UP, view.link_change_ns, "rail map");
+		port_said(i, view.link == RAILMAP_STATE_UP, view.link_change_ns, said_by_map);
 	}
 	word_set(&port_at(i)->word.pressure, pressure_update(&e->pressure, &view, now));
 	word_set(&port_at(i)->word.drain, view.drained);

@@ -509,10 +509,15 @@ static void *worker_main(void *arg)
 		if (!w->head) {
 			w->tail = NULL;
 		}
+		void (*after)(void) = job->after;
+
 		pthread_mutex_unlock(&w->lock);
 		job->result = job->fn(job);
 		/* From here on the job's memory is its owner's. */
 		__atomic_store_n(&job->done, 1, __ATOMIC_RELEASE);
+		if (after) {
+			after();
+		}
 		pthread_mutex_lock(&w->lock);
 	}
 	pthread_mutex_unlock(&w->lock);

@@ -45,9 +45,13 @@ void watch_del(struct watch *w);
 void timer_set(struct timer *t, uint64_t at_ns); /* adds it if new; earlier or later both work */
 void timer_del(struct timer *t);
 
-/* A slow job for a worker. `fn` runs on the worker; then `done` becomes 1 (release order). */
+/*
+ * A slow job for a worker. `fn` runs on the worker; then `done` becomes 1 (release order), and
+ * then `after` runs there, if there is one.
+ */
 struct job {
 	int (*fn)(struct job *job);
+	void (*after)(void);
 	int result;      /* what fn returned; valid once done */
 	uint32_t done;   /* read with job_done() */
 	struct job *next;

@@ -364,8 +364,14 @@ int wire_refuse_decode(const uint8_t *in, size_t bytes, struct wire_refuse *m)
 
 static bool connect_counts_are_valid(const struct wire_connect *m)
 {
-	return m->port_count >= 1 && m->port_count <= CORE_PORTS_MAX && m->lane_count >= 1 &&
-	       m->lane_count <= CORE_LANES_MAX;
+	return m->port_count >= 1 && m->standby <= 1 &&
+	       m->port_count + m->standby <= CORE_PORTS_MAX && m->lane_count >= 1 &&
+	       m->lane_count + m->standby <= CORE_LANES_MAX;
+}
+
+static const struct wire_port *ports_end(const struct wire_connect *m)
+{
+	return m->port + m->port_count + m->standby;
 }
 
 size_t wire_connect_encode(const struct wire_connect *m, uint8_t *out, size_t bytes)
@@ -378,14 +384,15 @@ size_t wire_connect_encode(const struct wire_connect *m, uint8_t *out, size_t by
 	put_u64(&o, m->comm);
 	put_bytes(&o, m->secret, sizeof(m->secret));
 	put_u64(&o, m->ring_addr);
+	put_u64(&o, m->scratch_addr);
 	put_u8(&o, m->traffic_class);
 	put_u8(&o, m->service_level);
 	put_u8(&o, m->adaptive_routing);
 	put_u8(&o, m->port_count);
 	put_u8(&o, m->lane_count);
-	put_u8(&o, 0);
+	put_u8(&o, m->standby);
 	put_u16(&o, m->recv_wrs);
-	for (const struct wire_port *p = m->port; p < m->port + m->port_count; p++) {
+	for (const struct wire_port *p = m->port; p < ports_end(m); p++) {
 		put_text(&o, p->name, sizeof(p->name));
 		put_bytes(&o, p->gid, sizeof(p->gid));
 		put_u16(&o, p->lid);
@@ -413,17 +420,18 @@ int wire_connect_decode(const uint8_t *in, size_t bytes, struct wire_connect *m)
 	m->comm = get_u64(&i);
 	get_bytes(&i, m->secret, sizeof(m->secret));
 	m->ring_addr = get_u64(&i);
+	m->scratch_addr = get_u64(&i);
 	m->traffic_class = get_u8(&i);
 	m->service_level = get_u8(&i);
 	m->adaptive_routing = get_u8(&i);
 	m->port_count = get_u8(&i);
 	m->lane_count = get_u8(&i);
-	get_u8(&i);
+	m->standby = get_u8(&i);
 	m->recv_wrs = get_u16(&i);
 	if (!connect_counts_are_valid(m)) {
 		return -EPROTO;
 	}
-	for (struct wire_port *p = m->port; p < m->port + m->port_count; p++) {
+	for (struct wire_port *p = m->port; p < ports_end(m); p++) {
 		get_text(&i, p->name, sizeof(p->name));
 		get_bytes(&i, p->gid, sizeof(p->gid));
 		p->lid = get_u16(&i);
@@ -442,6 +450,94 @@ int wire_connect_decode(const uint8_t *in, size_t bytes, struct wire_connect *m)
 		if (l->port >= m->port_count || l->of >= CORE_LANES_MAX) {
 			return -EPROTO;
 		}
+	}
+	return in_done(&i);
+}
+
+static bool has_address(const struct core_letter *m)
+{
+	return m->type == LETTER_OFFER || m->type == LETTER_ACCEPT;
+}
+
+static void put_address(struct out *o, const struct wire_lane_address *a)
+{
+	put_u32(o, a->qpn);
+	put_u32(o, a->psn);
+	put_u32(o, a->ring_rkey);
+	put_bytes(o, a->gid, sizeof(a->gid));
+	put_u16(o, a->lid);
+	put_u8(o, a->link_layer);
+	put_u8(o, a->mtu);
+}
+
+static void get_address(struct in *i, struct wire_lane_address *a)
+{
+	a->qpn = get_u32(i);
+	a->psn = get_u32(i);
+	a->ring_rkey = get_u32(i);
+	get_bytes(i, a->gid, sizeof(a->gid));
+	a->lid = get_u16(i);
+	a->link_layer = get_u8(i);
+	a->mtu = get_u8(i);
+}
+
+size_t wire_letter_encode(const struct wire_letter *w, uint8_t *out, size_t bytes)
+{
+	struct out o = {.at = out, .left = bytes};
+	const struct core_letter *m = &w->letter;
+
+	if (m->n > CORE_WR_RING) {
+		return 0;
+	}
+	put_u8(&o, m->type);
+	put_u8(&o, m->lane);
+	put_u8(&o, m->cause);
+	put_u8(&o, 0);
+	put_u32(&o, m->generation);
+	put_u16(&o, m->posted);
+	put_u16(&o, m->n);
+	put_u64(&o, m->acked);
+	for (unsigned k = 0; k < m->n && m->type == LETTER_ASK; k++) {
+		put_u64(&o, m->item[k].seq);
+		put_u16(&o, m->item[k].index);
+		put_u16(&o, m->item[k].count);
+	}
+	if (m->type == LETTER_ANSWER) {
+		put_bytes(&o, m->answer, m->n);
+	}
+	if (has_address(m)) {
+		put_address(&o, &w->address);
+	}
+	return out_done(&o);
+}
+
+int wire_letter_decode(const uint8_t *in, size_t bytes, struct wire_letter *w)
+{
+	struct in i = {.at = in, .left = bytes};
+	struct core_letter *m = &w->letter;
+
+	memset(w, 0, sizeof(*w));
+	m->type = get_u8(&i);
+	m->lane = get_u8(&i);
+	m->cause = get_u8(&i);
+	get_u8(&i);
+	m->generation = get_u32(&i);
+	m->posted = get_u16(&i);
+	m->n = get_u16(&i);
+	m->acked = get_u64(&i);
+	if (m->n > CORE_WR_RING || m->lane >= CORE_LANES_MAX || m->cause >= CAUSE_COUNT) {
+		return -EPROTO;
+	}
+	for (unsigned k = 0; k < m->n && m->type == LETTER_ASK; k++) {
+		m->item[k].seq = get_u64(&i);
+		m->item[k].index = get_u16(&i);
+		m->item[k].count = get_u16(&i);
+	}
+	if (m->type == LETTER_ANSWER) {
+		get_bytes(&i, m->answer, m->n);
+	}
+	if (has_address(m)) {
+		get_address(&i, &w->address);
 	}
 	return in_done(&i);
 }

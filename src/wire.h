@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#include "core/core.h"
+#include "core/recover.h"
 
 enum {
 	WIRE_VERSION_MIN = 1,
@@ -38,6 +38,7 @@ enum wire_type {
 	WIRE_KEYS,       /* remote keys of one memory region */
 	WIRE_KEYS_GONE,  /* the region is no more */
 	WIRE_PORTS,      /* link words and pressure of the sender's ports */
+	WIRE_LANE,       /* a letter about one lane of a comm: failure and recovery */
 	WIRE_CLOSE,      /* this comm is closed at my end */
 	WIRE_BYE         /* the process ends its use of the plugin */
 };
@@ -106,13 +107,37 @@ struct wire_connect {
 	uint64_t comm;   /* id at the end that writes this message */
 	uint8_t secret[WIRE_SECRET_BYTES]; /* of the listen (CONNECT only) */
 	uint64_t ring_addr; /* CTS ring of the sender, or sizes ring of the receiver */
+	uint64_t scratch_addr; /* where verified writes of the other end land, same key */
 	uint8_t traffic_class, service_level; /* of the sender; the receiver uses them too */
 	uint8_t adaptive_routing;
-	uint8_t port_count; /* 1 .. CORE_PORTS_MAX */
+	uint8_t port_count; /* home ports, 1 .. CORE_PORTS_MAX */
 	uint8_t lane_count; /* 1 .. CORE_LANES_MAX; CONNECT: the wish; ACCEPT: what is used */
+	/*
+	 * Borrowed ports, 0 or 1, after the home ports in `port` (no address yet): CONNECT: there
+	 * is one; ACCEPT: one lane is kept for it, after the others, and not made until it is
+	 * needed.
+	 */
+	uint8_t standby;
 	uint16_t recv_wrs;  /* posted on each lane (ACCEPT) */
 	struct wire_port port[CORE_PORTS_MAX];
 	struct wire_lane lane[CORE_LANES_MAX];
+};
+
+/* Where one end of a lane is to be found, in the generation that its letter names. */
+struct wire_lane_address {
+	uint32_t qpn;
+	uint32_t psn;
+	uint32_t ring_rkey;
+	uint8_t gid[16];
+	uint16_t lid;
+	uint8_t link_layer;
+	uint8_t mtu;
+};
+
+/* WIRE_LANE. `address` goes with OFFER and ACCEPT only. */
+struct wire_letter {
+	struct core_letter letter;
+	struct wire_lane_address address;
 };
 
 struct wire_keys {
@@ -158,6 +183,8 @@ size_t wire_refuse_encode(const struct wire_refuse *m, uint8_t *out, size_t byte
 int wire_refuse_decode(const uint8_t *in, size_t bytes, struct wire_refuse *m);
 size_t wire_connect_encode(const struct wire_connect *m, uint8_t *out, size_t bytes);
 int wire_connect_decode(const uint8_t *in, size_t bytes, struct wire_connect *m);
+size_t wire_letter_encode(const struct wire_letter *m, uint8_t *out, size_t bytes);
+int wire_letter_decode(const uint8_t *in, size_t bytes, struct wire_letter *m);
 size_t wire_keys_encode(const struct wire_keys *m, uint8_t *out, size_t bytes);
 int wire_keys_decode(const uint8_t *in, size_t bytes, struct wire_keys *m);
 size_t wire_ports_encode(const struct wire_ports *m, uint8_t *out, size_t bytes);
