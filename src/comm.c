@@ -632,10 +632,15 @@ int comm_attach_done(struct comm *c)
 			recv_comm(c)->has_flush |= c->port[i].flush_qp != NULL;
 		}
 	}
+	return 1;
+}
+
+void comm_begin(struct comm *c)
+{
 	recover_attach(c);
 	__atomic_store_n(&c->attached, true, __ATOMIC_RELEASE);
+	recover_wake();
 	signals_wake();
-	return 1;
 }
 
 /* --- the end ------------------------------------------------------------------------------ */

@@ -231,6 +231,12 @@ int comm_wire_take(struct comm *c, const struct wire_connect *in, const char **w
 void comm_attach_start(struct comm *c);
 int comm_attach_done(struct comm *c);
 
+/*
+ * comm_begin - from now on the plugin thread looks after it. A receiver's after ACCEPT was sent: what
+ * it tells of lanes must come later.
+ */
+void comm_begin(struct comm *c);
+
 /* comm_fail - the comm has failed: first cause wins. Logs one line unless the peer closed. */
 void comm_fail(struct comm *c, int error, const char *why);
 

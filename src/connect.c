@@ -298,6 +298,7 @@ static int stage_attach(struct attempt *a, struct comm **out)
 	}
 	rc = peer_send(a->comm->peer, WIRE_READY, a->comm->peer_id, NULL, 0);
 	if (rc == 0) {
+		comm_begin(a->comm);
 		*out = a->comm;
 		attempt_remove(a);
 	}
@@ -475,6 +476,7 @@ static int accept_attach(struct listen_comm *l)
 	if (rc != 0) {
 		return rc;
 	}
+	comm_begin(l->comm);
 	l->stage = ACC_READY;
 	return 1;
 }

@@ -647,7 +647,6 @@ void recover_attach(struct comm *c)
 
 		core_recover_fault(&r->core, l, 1, CAUSE_SETUP, now);
 	}
-	recover_wake();
 }
 
 static void qp_end(struct ibv_qp **qp)

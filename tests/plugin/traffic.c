@@ -280,8 +280,14 @@ void *rig_irecv(struct pair *p, void *data, size_t bytes, int tag, void *mr)
 {
 	void *request = NULL;
 
-	CHECK_INT(rig_abi->irecv(p->recv, 1, &data, &bytes, &tag, &mr, &request), RY_NET_SUCCESS);
-	CHECK(request);
+	/* The plugin's thread may have the comm for a moment. */
+	for (int i = 0; !request; i++) {
+		CHECK(i < RIG_PATIENCE_MS * 5);
+		CHECK_INT(rig_abi->irecv(p->recv, 1, &data, &bytes, &tag, &mr, &request),
+			  RY_NET_SUCCESS);
+		if (!request)
+			rig_pause_us(200);
+	}
 	return request;
 }
 

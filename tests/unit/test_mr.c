@@ -194,8 +194,10 @@ Test(mr, single_devices_and_fused_ones_share_entries)
 	cr_assert_eq(reg(0, PAGE, &all), 0);
 	cr_assert_eq(mr_register(vdevice_at(1), arena, PAGE, RY_NET_PTR_HOST, 0, -1, &one), 0);
 	cr_assert_eq(reg_calls, 2);
-	cr_assert_eq(one->port_count, 1);
+	cr_assert_eq(one->port_count, 2, "its own port, and the one to borrow");
 	cr_assert_eq(one->port[0], 1);
+	cr_assert_eq(one->port[1], 0);
+	cr_assert_eq(one->handle[1], all->handle[0]);
 	cr_assert_eq(one->handle[0], all->handle[1]);
 	mr_deregister(all);
 	mr_deregister(one);

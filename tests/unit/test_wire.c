@@ -282,7 +282,7 @@ Test(wire, counts_out_of_range_are_refused)
 {
 	struct wire_connect m, got;
 	uint8_t body[WIRE_BODY_MAX];
-	enum { PORT_COUNT_AT = 8 + 16 + 8 + 3, LANE_COUNT_AT = PORT_COUNT_AT + 1 };
+	enum { PORT_COUNT_AT = 8 + 16 + 8 + 8 + 3, LANE_COUNT_AT = PORT_COUNT_AT + 1 };
 
 	memset(&m, 0, sizeof(m));
 	make_connect(&m, 3);
