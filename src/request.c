@@ -310,6 +310,12 @@ static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data,
 	r->key = key;
 	r->data = (uintptr_t)data;
 	*out = r;
+	if (rec->n != 1 && core_send_member(&c->core, rec, seq, size)) {
+		if (c->core.matched == 0) { /* a member of a group waits for the others */
+			post_all(c, c->core.queued_bytes >= c->core.measured_from ? now_ns() : 0);
+		}
+		return 0;
+	}
 	int lane = core_send_quick(&c->core, rec, seq, size, &unit);
 
 	if (LIKELY(lane >= 0)) {

@@ -23,6 +23,7 @@ int core_send_init(struct core_send *c, const struct core_config *cfg, const str
 	c->lanes_per_path = cfg->lane_count / cfg->path_count;
 	c->lanes_total = cfg->lane_count + cfg->standby_count;
 	c->window_us = cfg->window_us;
+	c->member_bytes = cfg->lane_count == 1 ? UINT32_MAX / CORE_GROUP_MAX : cfg->small_bytes;
 	c->equal_above = cfg->lane_count > 1 && !cfg->adaptive_routing ? cfg->small_bytes
 								       : UINT32_MAX;
 	c->measured_from = cfg->lane_count > 1 ? CORE_MEASURED_BYTES : UINT64_MAX;

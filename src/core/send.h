@@ -124,6 +124,7 @@ struct core_send {
 	uint32_t lanes_per_path;
 	/* largest message of core_send_quick(); 0 = never but for empty ones */
 	uint32_t quick_bytes;
+	uint32_t member_bytes; /* largest member of core_send_member() */
 	uint32_t equal_above; /* bytes of the largest message that is never cut into equal pieces */
 	uint64_t measured_from; /* bytes; smaller units are not measured */
 	uint64_t recheck;     /* mask of sequences at which small messages look for a better path */
@@ -316,6 +317,48 @@ static inline int core_send_quick(struct core_send *c, const struct core_cts *re
  */
 bool core_send_equal(struct core_send *c, const struct core_cts *rec, uint64_t seq, uint32_t size,
 		     uint64_t now_ns);
+
+/*
+ * core_send_member - take a member of a group where nothing needs thought: it is small, and so were
+ * those before it. Same effect as core_send_start(). Returns false: nothing done, take the long
+ * way.
+ */
+static inline bool core_send_member(struct core_send *c, const struct core_cts *rec, uint64_t seq,
+				    uint32_t size)
+{
+	uint32_t slot = core_slot(seq), n = rec->n, bit = 1u << rec->index;
+	struct core_msg *m = &c->msg[slot];
+
+	size = size < rec->size ? size : rec->size;
+	if (size > c->member_bytes || c->mixed) {
+		return false;
+	}
+	m->seq = seq;
+	m->addr = rec->addr;
+	m->size = size;
+	m->count = 1;
+	m->next = 0;
+	m->done = 0;
+	m->state = MSG_HELD;
+	m->plan = 0; /* PLAN_ONE */
+	m->piece_bytes = size;
+	m->group_n = (uint8_t)n;
+	m->group_index = rec->index;
+	c->newest = seq;
+	c->queued_bytes += size;
+	c->matched |= bit;
+	c->held |= bit;
+	if (c->matched == (1u << n) - 1) {
+		uint32_t first = core_slot(c->head);
+
+		c->msg[first].state = MSG_GROUP;
+		c->queue[c->q_tail++ % CORE_SLOTS] = (uint8_t)first;
+		c->head += n;
+		c->matched = 0;
+		c->held = 0;
+	}
+	return true;
+}
 
 /* core_lane_newest - place in the lane's ring of the unit that was handed out last. */
 static inline uint32_t core_lane_newest(const struct core_lane *lane)
