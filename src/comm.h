@@ -232,8 +232,8 @@ void comm_attach_start(struct comm *c);
 int comm_attach_done(struct comm *c);
 
 /*
- * comm_begin - from now on the plugin thread looks after it. A receiver's after ACCEPT was sent: what
- * it tells of lanes must come later.
+ * comm_begin - from now on the plugin thread looks after it. A receiver's after ACCEPT was sent:
+ * what it tells of lanes must come later.
  */
 void comm_begin(struct comm *c);
 

@@ -14,7 +14,7 @@
 /* lane_psn - a random sequence number: a ghost packet of an earlier queue pair must not fit. */
 uint32_t lane_psn(void);
 
-/* lane_port_make - a port's PD, CQ for `lanes` lanes, and ring region; p->step: the call it is at. */
+/* lane_port_make - a port's PD, CQ for `lanes` lanes, ring region; p->step: the call it is at. */
 int lane_port_make(struct comm *c, struct comm_port *p, int lanes);
 
 /* lane_qp_create - a queue pair in RESET; lane_qp_init - to INIT. */

@@ -63,6 +63,11 @@ static const char *lane_text(const struct comm *c, uint32_t l, char *text)
 	return text;
 }
 
+static unsigned long long ms_since(uint64_t then, uint64_t now)
+{
+	return (now - then) / NS_PER_MS;
+}
+
 static void say_failed(struct comm *c, uint32_t l)
 {
 	const struct core_recover_lane *lane = &c->recovery.core.lane[l];
@@ -81,7 +86,7 @@ static void say_failed(struct comm *c, uint32_t l)
 static void say_fenced(struct comm *c, uint32_t l, uint64_t now)
 {
 	const struct core_recover_lane *lane = &c->recovery.core.lane[l];
-	unsigned long long ms = (now - lane->fault_ns) / NS_PER_MS;
+	unsigned long long ms = ms_since(lane->fault_ns, now);
 	char text[LANE_TEXT_BYTES];
 
 	lane_text(c, l, text);
@@ -102,7 +107,7 @@ static void say_open(struct comm *c, uint32_t l, uint64_t now)
 
 	log_limited(&c->recovery.work[l].limit[2], LOG_INFO, __func__, __LINE__,
 		    "%s: in use again, generation %u, after %llu ms", lane_text(c, l, text),
-			 lane->generation, (unsigned long long)((now - lane->fault_ns) / NS_PER_MS));
+			 lane->generation, ms_since(lane->fault_ns, now));
 }
 
 static void fail(struct comm *c)
@@ -611,8 +616,8 @@ void recover_again_done(struct comm *c, uint32_t l)
 /* --- begin and end ------------------------------------------------------------------------ */
 
 /*
- * Lanes that both ends know to be unconnected begin as failed ones; a sender's that failed only here
- * is in use for the peer, which must be told.
+ * Lanes that both ends know to be unconnected begin as failed ones; a sender's that failed only
+ * here is in use for the peer, which must be told.
  */
 void recover_attach(struct comm *c)
 {
@@ -632,8 +637,10 @@ void recover_attach(struct comm *c)
 		w->comm = c;
 		w->lane = (uint8_t)l;
 		w->job.done = 1;
-		if (l < c->lane_count && (c->lanes_down >> l & 1) != 0 &&
-		    (!sender || c->peer_lane[l].qpn == 0 || (c->absent >> c->lane[l].port & 1) != 0)) {
+		bool known = !sender || c->peer_lane[l].qpn == 0 ||
+			     (c->absent >> c->lane[l].port & 1) != 0;
+
+		if (l < c->lane_count && (c->lanes_down >> l & 1) != 0 && known) {
 			mutual |= 1ull << l;
 			w->next = c->lane[l].qp; /* in INIT */
 			w->next_is_init = w->next != NULL;

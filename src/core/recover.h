@@ -91,7 +91,7 @@ struct core_recover_lane {
 	uint64_t hold_ns;  /* extra wait of a lane that flaps */
 	uint64_t still_ns; /* no progress since */
 	uint64_t moved_ns; /* last progress */
-	uint64_t asked_ns; /* receiver: when the announcement that proves it was written; 0 = none */
+	uint64_t asked_ns; /* receiver: when a record was written again to see it move; 0 = none */
 };
 
 /* Times, ns. */
@@ -124,8 +124,8 @@ struct core_recover {
 
 enum core_action_type {
 	ACT_FENCE,    /* detach the queue pair; then core_recover_fenced() */
-	ACT_PREPARE,  /* sender: read the port anew, next queue pair to INIT; core_recover_ready() */
-	ACT_CONNECT,  /* connect to the peer's queue pair; receiver posts receive WRs; ready() */
+	ACT_PREPARE,  /* sender: read the port anew, next queue pair to INIT; then ready() */
+	ACT_CONNECT,  /* connect to the peer's; receiver posts receive WRs; core_recover_ready() */
 	ACT_VERIFY,   /* post the verified write of a full MTU; then core_recover_verified() */
 	ACT_LETTER,   /* send `letter` */
 	ACT_PROBE,    /* sender: post `post` (an empty piece) */

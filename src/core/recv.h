@@ -75,7 +75,7 @@ struct core_recv {
 	 * until none is, nothing may be announced in their places.
 	 */
 	uint64_t guard_from, guard_to;
-	uint64_t guard_lanes;  /* failed ones whose copies may still land: not fenced at both ends */
+	uint64_t guard_lanes;  /* failed ones whose copies may land: not fenced at both ends */
 	uint64_t again_from;   /* records from here to again_to are to be written again */
 	uint64_t again_to;
 	uint32_t again_count;  /* lanes with again_out */
@@ -126,8 +126,8 @@ bool core_recv_probe(struct core_recv *c, uint32_t lane, struct core_announce *o
 void core_recv_again_done(struct core_recv *c, uint32_t lane);
 
 /*
- * core_recv_answer - has this unit of a fenced lane landed? Returns enum core_answer; -EPROTO: there
- * is no such message or piece.
+ * core_recv_answer - has this unit of a fenced lane landed? Returns enum core_answer; -EPROTO:
+ * there is no such message or piece.
  */
 int core_recv_answer(const struct core_recv *c, const struct core_item *item);
 

@@ -25,7 +25,7 @@ LAYERS = [
     ("base", ["util", "log", "config", "thread", "wire"]),
     ("world", ["verbs", "control", "railmap", "nccl_net"]),
     ("ports", ["device", "mr", "signals", "pairs"]),
-    ("comms", ["keys", "comm", "connect", "request", "plugin"]),
+    ("comms", ["keys", "comm", "connect", "lane", "plugin", "recover", "request"]),
     ("shim", ["nccl_shim"]),
 ]
 
