@@ -522,6 +522,17 @@ static uint64_t works_look(struct comm *c, uint64_t now)
 	return at;
 }
 
+/* A completion is awaited that NCCL's thread may not poll for. */
+static bool is_verifying(const struct comm *c)
+{
+	for (uint32_t l = 0; l < comm_lane_total(c); l++) {
+		if (c->recovery.core.lane[l].state == RL_VERIFYING) {
+			return true;
+		}
+	}
+	return false;
+}
+
 static uint64_t look(struct comm *c, uint64_t now)
 {
 	struct recovery *r = &c->recovery;
@@ -529,7 +540,7 @@ static uint64_t look(struct comm *c, uint64_t now)
 	bool due = r->woken || epoch != r->epoch || now >= core_recover_deadline_ns(&r->core);
 	uint64_t at;
 
-	if (r->jobs != 0 || r->inbox != NULL || due) {
+	if (r->jobs != 0 || r->inbox != NULL || due || is_verifying(c)) {
 		request_drain(c);
 	}
 	at = works_look(c, now);
@@ -545,6 +556,9 @@ static uint64_t look(struct comm *c, uint64_t now)
 	}
 	if (r->woken) { /* a fault met on the way */
 		return now;
+	}
+	if (is_verifying(c)) {
+		at = earlier(at, now + BUSY_NS);
 	}
 	return earlier(at, core_recover_deadline_ns(&r->core));
 }
