@@ -92,6 +92,18 @@ const char *core_cause_text(enum core_cause cause)
 	return cause < CAUSE_COUNT ? text[cause] : "unknown cause";
 }
 
+/*
+ * The time of a call: never before that of an earlier one. A look takes the time once, and what it
+ * finds on the way may be told with a later one.
+ */
+static uint64_t time_take(struct core_recover *r, uint64_t now_ns)
+{
+	if (now_ns > r->now_ns) {
+		r->now_ns = now_ns;
+	}
+	return r->now_ns;
+}
+
 static bool is_standby(const struct core_recover *r, uint32_t l)
 {
 	return l >= r->cfg->lane_count;
@@ -142,6 +154,7 @@ void core_recover_init(struct core_recover *r, const struct core_recover_times *
 	r->quiet_wait_ns = times->stall_ns;
 	r->quiet_ns = now_ns;
 	r->tick_ns = now_ns;
+	r->now_ns = now_ns;
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		struct core_recover_lane *lane = &r->lane[i];
 		bool up = !is_standby(r, i) && (down >> i & 1) == 0;
@@ -201,6 +214,7 @@ bool core_recover_fault(struct core_recover *r, uint32_t l, uint32_t generation,
 {
 	struct core_recover_lane *lane = &r->lane[l];
 
+	now_ns = time_take(r, now_ns);
 	if (lane->generation != generation || !is_in_use(lane)) {
 		return false;
 	}
@@ -269,6 +283,7 @@ void core_recover_fenced(struct core_recover *r, uint32_t l, uint64_t now_ns)
 {
 	struct core_recover_lane *lane = &r->lane[l];
 
+	now_ns = time_take(r, now_ns);
 	lane->busy = false;
 	if (lane->state != RL_FENCING) {
 		return;
@@ -286,6 +301,7 @@ void core_recover_ready(struct core_recover *r, uint32_t l, int rc, uint64_t now
 {
 	struct core_recover_lane *lane = &r->lane[l];
 
+	now_ns = time_take(r, now_ns);
 	lane->busy = false;
 	if (lane->state == RL_FENCING) { /* it failed meanwhile */
 		lane->busy = true;
@@ -342,6 +358,7 @@ static void live_look(struct core_recover *r, uint32_t l, uint64_t now_ns)
 void core_recover_verified(struct core_recover *r, uint32_t l, uint32_t generation,
 			   uint64_t now_ns)
 {
+	now_ns = time_take(r, now_ns);
 	if (r->lane[l].state == RL_VERIFYING && r->lane[l].generation == generation) {
 		enter(r, l, RL_WAIT_LIVE, now_ns);
 		todo(r, l, TODO_LIVE);
@@ -541,6 +558,7 @@ static bool letter_fits(const struct core_recover *r, const struct core_letter *
 int core_recover_letter(struct core_recover *r, const struct core_letter *in,
 			struct core_letter *answer, uint64_t now_ns)
 {
+	now_ns = time_take(r, now_ns);
 	answer->type = 0;
 	if (in->lane >= r->lane_count || !letter_fits(r, in)) {
 		return -EPROTO;
@@ -742,6 +760,7 @@ static void recv_look(struct core_recover *r, uint64_t now_ns)
 
 void core_recover_again_done(struct core_recover *r, uint32_t l, uint64_t now_ns)
 {
+	now_ns = time_take(r, now_ns);
 	core_recv_again_done(r->recv, l);
 	r->lane[l].asked_ns = 0;
 	r->lane[l].moved_ns = now_ns;
@@ -749,6 +768,7 @@ void core_recover_again_done(struct core_recover *r, uint32_t l, uint64_t now_ns
 
 void core_recover_tick(struct core_recover *r, uint64_t now_ns)
 {
+	now_ns = time_take(r, now_ns);
 	r->tick_ns = now_ns;
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		struct core_recover_lane *lane = &r->lane[i];

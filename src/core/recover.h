@@ -119,6 +119,7 @@ struct core_recover {
 	uint64_t quiet_ns, quiet_wait_ns; /* receiver: nothing arrived since; next doubt after */
 	uint32_t arrivals;
 	uint64_t tick_ns; /* last core_recover_tick() */
+	uint64_t now_ns;  /* the latest time told */
 	struct core_recover_lane lane[CORE_LANES_MAX];
 };
 
