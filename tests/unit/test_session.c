@@ -597,6 +597,49 @@ Test(session, many_messages_are_acknowledged_without_a_question)
 	raw_end(&r);
 }
 
+static void raw_take(const struct raw *r, uint64_t first, uint64_t last)
+{
+	uint8_t body[WIRE_BODY_MAX];
+	uint64_t seq;
+	size_t bytes;
+
+	for (uint64_t i = first; i <= last; i++) {
+		cr_assert_eq(raw_receive(r->fd, body, &bytes), WIRE_KEYS, "of %lu",
+			     (unsigned long)i);
+		memcpy(&seq, body, sizeof(seq));
+		cr_assert_eq(seq, i);
+	}
+}
+
+/* More than the kernel takes: the ACK comes in the middle of what is sent again. */
+Test(session, an_ack_that_is_ahead_of_what_is_sent_again_tears_nothing)
+{
+	enum { LAST = 700 };
+	struct raw r = raw_session();
+	int small = 65536;
+
+	for (uint64_t i = 1; i <= LAST; i++) {
+		cr_assert_eq(send_seq(r.peer, i, WIRE_BODY_MAX), 0);
+	}
+	raw_take(&r, 1, LAST);
+	close(r.fd);
+	raw_resume(&r, 1);
+	cr_assert_eq(raw_greet(&r), WIRE_WELCOME);
+	setsockopt(r.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+	cr_assert_eq(r.welcome.from, 1);
+	raw_ack(r.fd, LAST + 1, false);
+	usleep(50000);
+	raw_take(&r, 1, LAST);
+	raw_ack(r.fd, LAST + 1, false);
+	raw_message(&r, 1);
+	cr_assert(EVENTUALLY(rec_now().messages == 2));
+	close(r.fd);
+	r.hello.received = LAST + 1;
+	cr_assert_eq(raw_greet(&r), WIRE_WELCOME);
+	cr_assert_eq(r.welcome.from, LAST + 1);
+	raw_end(&r);
+}
+
 /* A silent listener: TCP connects, nobody answers. */
 Test(session, a_silent_listener_is_not_a_dead_process)
 {
