@@ -317,6 +317,7 @@ void session_connect(struct peer *peer, struct conn *c)
 			    peer->lost_ns ? (unsigned)((now - peer->lost_ns) / NS_PER_MS) : 0);
 	}
 	peer->lost_ns = 0;
+	session_look(peer);
 }
 
 void session_lost(struct peer *peer, struct conn *c, const char *why)

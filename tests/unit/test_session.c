@@ -578,6 +578,31 @@ Test(session, questions_are_asked_only_while_something_is_pending)
 	raw_end(&r);
 }
 
+Test(session, a_watch_from_before_the_greeting_counts)
+{
+	struct wire_handle h;
+	struct peer *peer;
+	uint64_t yours;
+	int at, fd;
+
+	control_limits.watch_ns = 100 * NS_PER_MS;
+	memset(&h, 0, sizeof(h));
+	cr_assert_eq(control_start(&recorder), 0);
+	at = raw_listen(&h.addr[0]);
+	h.instance = 42;
+	cr_assert_eq(peer_get(&h, &peer), 0);
+	peer_watch(peer, true);
+	fd = accept(at, NULL, NULL);
+	cr_assert_neq(yours = raw_take_hello(fd), 0);
+	usleep(300000); /* what the watch began has passed */
+	raw_welcome(fd, 42, yours);
+	cr_assert_geq(questions(fd, 1500), 2);
+	close(fd);
+	peer_put(peer);
+	control_stop();
+	close(at);
+}
+
 Test(session, many_messages_are_acknowledged_without_a_question)
 {
 	struct raw r = raw_session();
