@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * control.c - start and stop, listens and their secrets, the table of peers, sending.
+ * control.c - start and stop, listens and their secrets, the plugin thread's turns.
  *
- * The part that NCCL's threads call. They only change lists under a lock and wake the plugin
- * thread; every socket call is made there. Who owns what: control_internal.h.
+ * Who owns what: control_internal.h.
  */
 #define _GNU_SOURCE
 #include "control_internal.h"
@@ -23,8 +22,12 @@ struct control_limits control_limits = {
 	.attempt_ns = 5 * NS_PER_S,
 	.pause_ns = 250 * NS_PER_MS,
 	.refused_ns = 3 * NS_PER_S,
-	.park_ns = 5 * NS_PER_S,
+	.park_ns = 500 * NS_PER_MS,
 	.linger_ns = 1 * NS_PER_S,
+	.beat_ns = 50 * NS_PER_MS,
+	.watch_ns = 500 * NS_PER_MS,
+	.silent_ns = 250 * NS_PER_MS,
+	.second_ns = 30 * NS_PER_MS,
 	.unknown_max = 64,
 	.queue_bytes = 16 << 20,
 };
@@ -39,295 +42,17 @@ struct control ctl = {
 	.work_lock = PTHREAD_MUTEX_INITIALIZER,
 	.work_timer = {.fn = control_work, .at_ns = UINT64_MAX},
 	.deadline_timer = {.fn = control_deadlines, .at_ns = UINT64_MAX},
-	.listener = {{.watch.fd = -1}, {.watch.fd = -1}},
+	.listener = {[0 ... WIRE_ADDRS_MAX - 1] = {.watch.fd = -1}},
 };
 
-static bool is_this_process(void)
+bool control_is_this_process(void)
 {
 	return __atomic_load_n(&ctl.pid, __ATOMIC_RELAXED) == getpid();
 }
 
-/* ---- frames ---- */
-
-struct frame *frame_make(uint16_t type, uint64_t target, const void *body, size_t bytes)
-{
-	struct wire_frame head = {.bytes = (uint32_t)bytes, .type = type, .target = target};
-	struct frame *f = malloc(sizeof(*f) + WIRE_FRAME_BYTES + bytes);
-
-	if (!f) {
-		return NULL;
-	}
-	f->next = NULL;
-	f->bytes = WIRE_FRAME_BYTES + bytes;
-	f->counted = false;
-	wire_frame_encode(&head, f->data);
-	if (bytes > 0) {
-		memcpy(f->data + WIRE_FRAME_BYTES, body, bytes);
-	}
-	return f;
-}
-
-void frame_push(struct frame_queue *q, struct frame *f)
-{
-	if (!f) {
-		return; /* no memory: the connection will time out, which is all that can be said */
-	}
-	if (q->tail) {
-		q->tail->next = f;
-	} else {
-		q->head = f;
-	}
-	q->tail = f;
-}
-
-void frames_free(struct frame_queue *q)
-{
-	while (q->head) {
-		struct frame *f = q->head;
-
-		q->head = f->next;
-		free(f);
-	}
-	q->tail = NULL;
-}
-
-/* ---- peers ---- */
-
-static struct peer *peer_create(uint64_t instance, const struct wire_handle *handle)
-{
-	struct peer *peer = calloc(1, sizeof(*peer));
-	struct sockaddr_storage at;
-	char addr[ADDR_TEXT_BYTES] = "an unknown address";
-
-	if (!peer) {
-		return NULL;
-	}
-	if (handle) {
-		peer->handle = *handle;
-		addr_to_sockaddr(&handle->addr[0], &at);
-		addr_text(&at, addr);
-	}
-	pthread_mutex_init(&peer->lock, NULL);
-	peer->refs = 1;
-	peer->instance = instance;
-	peer->state = PEER_DIALING;
-	snprintf(peer->name_dialed, sizeof(peer->name_dialed), "process at %s", addr);
-	peer->name = peer->name_dialed;
-	return peer;
-}
-
-void peer_hold(struct peer *peer)
-{
-	__atomic_add_fetch(&peer->refs, 1, __ATOMIC_RELAXED);
-}
-
-void peer_put(struct peer *peer)
-{
-	if (!peer || __atomic_sub_fetch(&peer->refs, 1, __ATOMIC_ACQ_REL) != 0) {
-		return;
-	}
-	if (peer->data && ctl.handler && ctl.handler->on_free) {
-		ctl.handler->on_free(peer->data);
-	}
-	frames_free(&peer->queue);
-	pthread_mutex_destroy(&peer->lock);
-	free(peer);
-}
-
-enum peer_state peer_state(const struct peer *peer)
-{
-	return __atomic_load_n(&peer->state, __ATOMIC_ACQUIRE);
-}
-
-const char *peer_name(const struct peer *peer)
-{
-	return __atomic_load_n(&peer->name, __ATOMIC_ACQUIRE);
-}
-
-const char *peer_why(const struct peer *peer)
-{
-	return peer_state(peer) == PEER_FAILED ? peer->why : "it has not failed";
-}
-
-void **peer_data(struct peer *peer)
-{
-	return &peer->data;
-}
-
-static void peer_set_state(struct peer *peer, enum peer_state state)
-{
-	pthread_mutex_lock(&peer->lock);
-	__atomic_store_n(&peer->state, state, __ATOMIC_RELEASE);
-	if (state == PEER_FAILED) {
-		frames_free(&peer->queue);
-		peer->queued_bytes = 0;
-	}
-	pthread_mutex_unlock(&peer->lock);
-}
-
-void peer_set_up(struct peer *peer, const char *host, uint32_t pid, const char *addr)
-{
-	snprintf(peer->name_known, sizeof(peer->name_known), "%s (pid %u, %s)", host, pid, addr);
-	__atomic_store_n(&peer->name, peer->name_known, __ATOMIC_RELEASE);
-	peer_set_state(peer, PEER_UP);
-	log_info("control connection to %s is up", peer_name(peer));
-}
-
-static struct peer *peer_table_find(uint64_t instance, bool is_own_accepted)
-{
-	struct peer *peer = ctl.peers;
-
-	while (peer && (peer->instance != instance || peer->is_own_accepted != is_own_accepted)) {
-		peer = peer->next;
-	}
-	return peer;
-}
-
-int peer_table_get(uint64_t instance, bool is_own_accepted, const struct wire_handle *handle,
-		   struct peer **out)
-{
-	struct peer *peer;
-	int rc = 0;
-
-	pthread_mutex_lock(&ctl.lock);
-	if (!ctl.started || ctl.stopping) {
-		rc = -ESHUTDOWN;
-		goto unlock;
-	}
-	peer = peer_table_find(instance, is_own_accepted);
-	if (!peer) {
-		peer = peer_create(instance, handle);
-		if (!peer) {
-			rc = -ENOMEM;
-			goto unlock;
-		}
-		peer->is_own_accepted = is_own_accepted;
-		peer->next = ctl.peers;
-		ctl.peers = peer;
-	}
-	peer_hold(peer);
-	*out = peer;
-unlock:
-	pthread_mutex_unlock(&ctl.lock);
-	return rc;
-}
-
-/* Whether it was in the table, whose reference is then the caller's. */
-static bool peer_table_remove(struct peer *peer)
-{
-	struct peer **at = &ctl.peers;
-	bool found;
-
-	pthread_mutex_lock(&ctl.lock);
-	while (*at && *at != peer) {
-		at = &(*at)->next;
-	}
-	found = *at != NULL;
-	if (found) {
-		*at = peer->next;
-	}
-	pthread_mutex_unlock(&ctl.lock);
-	return found;
-}
-
-void peer_fail(struct peer *peer, const char *why)
-{
-	struct conn *parked = peer->parked;
-
-	if (!peer_table_remove(peer)) {
-		return;
-	}
-	snprintf(peer->why, sizeof(peer->why), "%s", why);
-	peer_set_state(peer, PEER_FAILED);
-	if (peer->conn) {
-		conn_close(peer->conn);
-	}
-	if (peer->dial) {
-		conn_close(peer->dial);
-	}
-	ctl.handler->on_down(peer, peer->why);
-	if (parked) { /* the other end's next connection */
-		peer->parked = NULL;
-		parked->peer = NULL;
-		__atomic_sub_fetch(&peer->refs, 1, __ATOMIC_RELEASE); /* the table's is left */
-		greet_admit(parked);
-	}
-	peer_put(peer);
-}
-
-/* Puts the peer on the plugin thread's list: to dial, or to send what it has queued. */
-static void peer_kick(struct peer *peer)
-{
-	bool fresh;
-
-	pthread_mutex_lock(&ctl.work_lock);
-	fresh = !peer->in_work;
-	if (fresh) {
-		peer_hold(peer);
-		peer->in_work = true;
-		peer->work_next = ctl.work;
-		ctl.work = peer;
-	}
-	pthread_mutex_unlock(&ctl.work_lock);
-	if (fresh) {
-		timer_set(&ctl.work_timer, 0);
-	}
-}
-
-int peer_get(const struct wire_handle *handle, struct peer **out)
-{
-	int rc = is_this_process() ? peer_table_get(handle->instance, false, handle, out)
-				   : -ESHUTDOWN;
-
-	if (rc == 0 && peer_state(*out) == PEER_DIALING) {
-		peer_kick(*out);
-	}
-	return rc;
-}
-
-int peer_send(struct peer *peer, uint16_t type, uint64_t target, const void *body, size_t bytes)
-{
-	struct frame *f;
-	int rc = 0;
-
-	if (bytes > WIRE_BODY_MAX) {
-		return -EMSGSIZE;
-	}
-	f = frame_make(type, target, body, bytes);
-	if (!f) {
-		return -ENOMEM;
-	}
-	pthread_mutex_lock(&peer->lock);
-	if (peer->state == PEER_FAILED) {
-		rc = -ENOTCONN;
-	} else if (peer->queued_bytes + f->bytes > control_limits.queue_bytes) {
-		rc = -ENOBUFS;
-	} else {
-		f->counted = true;
-		peer->queued_bytes += f->bytes;
-		frame_push(&peer->queue, f);
-	}
-	pthread_mutex_unlock(&peer->lock);
-	if (rc) {
-		free(f);
-		return rc;
-	}
-	peer_kick(peer);
-	return 0;
-}
-
-void peer_each(void (*fn)(struct peer *peer, void *arg), void *arg)
-{
-	pthread_mutex_lock(&ctl.lock);
-	for (struct peer *peer = ctl.peers; peer; peer = peer->next) {
-		fn(peer, arg);
-	}
-	pthread_mutex_unlock(&ctl.lock);
-}
-
 /* ---- listens ---- */
 
-static int random_fill(void *to, size_t bytes)
+int random_fill(void *to, size_t bytes)
 {
 	return getrandom(to, bytes, 0) == (ssize_t)bytes ? 0 : -EIO;
 }
@@ -342,7 +67,7 @@ int control_listen(struct wire_handle *handle)
 		return -ENOMEM;
 	}
 	pthread_mutex_lock(&ctl.lock);
-	if (!is_this_process() || !ctl.started || ctl.stopping) {
+	if (!control_is_this_process() || !ctl.started || ctl.stopping) {
 		pthread_mutex_unlock(&ctl.lock);
 		free(l);
 		return -ESHUTDOWN;
@@ -356,7 +81,7 @@ int control_listen(struct wire_handle *handle)
 	handle->version_min = WIRE_VERSION_MIN;
 	handle->version_max = WIRE_VERSION_MAX;
 	memset(handle->addr, 0, sizeof(handle->addr));
-	for (unsigned i = 0; i < WIRE_ADDRS; i++) {
+	for (unsigned i = 0; i < WIRE_ADDRS_MAX && count < WIRE_HANDLE_ADDRS; i++) {
 		if (ctl.listener[i].addr.family) {
 			handle->addr[count++] = ctl.listener[i].addr;
 		}
@@ -382,7 +107,7 @@ void control_unlisten(uint64_t listen_id)
 }
 
 /* The same time whatever matches, and however far. */
-static bool secret_is_equal(const uint8_t *a, const uint8_t *b)
+bool secret_is_equal(const uint8_t *a, const uint8_t *b)
 {
 	uint8_t differ = 0;
 
@@ -410,15 +135,10 @@ int control_secret_listen(const uint8_t secret[WIRE_SECRET_BYTES], uint64_t *lis
 
 /* ---- the plugin thread's turns ---- */
 
-static uint64_t control_deadlines(struct timer *t, uint64_t now)
+static void conns_expire(uint64_t now)
 {
 	struct conn *c, *next;
 
-	(void)t;
-	ctl.deadline_ns = UINT64_MAX;
-	if (ctl.resume_ns <= now) {
-		listeners_resume();
-	}
 	for (c = ctl.conns; c; c = next) {
 		next = c->next;
 		if (c->deadline_ns <= now) {
@@ -429,12 +149,43 @@ static uint64_t control_deadlines(struct timer *t, uint64_t now)
 			}
 		}
 	}
+}
+
+static void sessions_tick(uint64_t now)
+{
+	struct peer *peer, *next;
+
+	for (peer = ctl.up; peer; peer = next) {
+		unsigned ups = ctl.ups;
+
+		next = peer->up_next;
+		if (peer->tick_ns <= now) {
+			session_tick(peer, now);
+			next = ups == ctl.ups ? peer->up_next : ctl.up;
+		}
+	}
+}
+
+static uint64_t control_deadlines(struct timer *t, uint64_t now)
+{
+	(void)t;
+	ctl.deadline_ns = UINT64_MAX;
+	if (ctl.resume_ns <= now) {
+		listeners_resume();
+	}
+	conns_expire(now);
+	if (!ctl.leaving) {
+		sessions_tick(now);
+	}
 	conn_reap();
 	ctl.deadline_ns = ctl.resume_ns;
-	for (c = ctl.conns; c; c = c->next) {
-		if (c->deadline_ns < ctl.deadline_ns) {
-			ctl.deadline_ns = c->deadline_ns;
-		}
+	for (struct conn *c = ctl.conns; c; c = c->next) {
+		ctl.deadline_ns = c->deadline_ns < ctl.deadline_ns ? c->deadline_ns
+								   : ctl.deadline_ns;
+	}
+	for (struct peer *peer = ctl.leaving ? NULL : ctl.up; peer; peer = peer->up_next) {
+		ctl.deadline_ns = peer->tick_ns < ctl.deadline_ns ? peer->tick_ns
+								  : ctl.deadline_ns;
 	}
 	return ctl.deadline_ns;
 }
@@ -447,31 +198,6 @@ void control_wake_at(uint64_t at_ns)
 	}
 }
 
-static struct peer *work_take(struct peer **list)
-{
-	struct peer *peer;
-
-	pthread_mutex_lock(&ctl.work_lock);
-	peer = *list;
-	if (peer) {
-		*list = peer->work_next;
-		peer->in_work = false;
-	}
-	pthread_mutex_unlock(&ctl.work_lock);
-	return peer;
-}
-
-static struct peer *work_take_all(void)
-{
-	struct peer *list;
-
-	pthread_mutex_lock(&ctl.work_lock);
-	list = ctl.work;
-	ctl.work = NULL;
-	pthread_mutex_unlock(&ctl.work_lock);
-	return list;
-}
-
 static void conn_say_bye(struct conn *c, uint64_t now)
 {
 	struct frame *bye = frame_make(WIRE_BYE, 0, NULL, 0);
@@ -480,6 +206,7 @@ static void conn_say_bye(struct conn *c, uint64_t now)
 	frame_push(&c->peer->queue, bye);
 	pthread_mutex_unlock(&c->peer->lock);
 	c->state = CONN_LEAVING;
+	c->in_bytes = 0; /* nobody is left to hear it */
 	conn_set_deadline(c, now + control_limits.linger_ns);
 	conn_flush(c);
 }
@@ -489,7 +216,7 @@ static void control_leave(uint64_t now)
 	struct conn *c, *next;
 
 	ctl.leaving = true;
-	for (unsigned i = 0; i < WIRE_ADDRS; i++) {
+	for (unsigned i = 0; i < WIRE_ADDRS_MAX; i++) {
 		listener_close(&ctl.listener[i]);
 	}
 	for (c = ctl.conns; c; c = next) {
@@ -522,6 +249,9 @@ static uint64_t control_work(struct timer *t, uint64_t now)
 		} else if (peer_state(peer) == PEER_DIALING && !peer->dial && !ctl.leaving) {
 			dial_start(peer);
 		}
+		if (peer_state(peer) == PEER_UP && !ctl.leaving) {
+			session_look(peer);
+		}
 		peer_put(peer);
 	}
 	pthread_mutex_lock(&ctl.lock);
@@ -538,22 +268,24 @@ static uint64_t control_work(struct timer *t, uint64_t now)
 
 static void listeners_say(void)
 {
-	char text[WIRE_ADDRS][ADDR_TEXT_BYTES] = {"", ""};
+	char text[WIRE_ADDRS_MAX * (ADDR_TEXT_BYTES + 2)] = "", addr[ADDR_TEXT_BYTES];
 	struct sockaddr_storage at;
+	size_t used = 0;
 
-	for (unsigned i = 0; i < WIRE_ADDRS; i++) {
+	for (unsigned i = 0; i < WIRE_ADDRS_MAX; i++) {
 		if (ctl.listener[i].addr.family) {
 			addr_to_sockaddr(&ctl.listener[i].addr, &at);
-			addr_text(&at, text[i]);
+			addr_text(&at, addr);
+			used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s",
+						 used ? ", " : "", addr);
 		}
 	}
-	log_info("control connections on %s%s%s", text[0], *text[0] && *text[1] ? ", " : "",
-		 text[1]);
+	log_info("control connections on %s", text);
 }
 
 static int listeners_open(void)
 {
-	struct wire_addr addr[WIRE_ADDRS];
+	struct wire_addr addr[WIRE_ADDRS_MAX];
 	unsigned found = 0, open = 0;
 	char text[64];
 	int rc = addr_find_interfaces(addr, &found);
@@ -616,10 +348,10 @@ static void control_forget_parent(void)
 	ctl.users = 0;
 	ctl.started = ctl.stopping = ctl.stopped = false;
 	ctl.listens = NULL;
-	ctl.peers = ctl.work = NULL;
+	ctl.peers = ctl.work = ctl.up = NULL;
 	ctl.conns = ctl.dead = NULL;
 	ctl.work_timer.next = ctl.deadline_timer.next = NULL;
-	for (unsigned i = 0; i < WIRE_ADDRS; i++) {
+	for (unsigned i = 0; i < WIRE_ADDRS_MAX; i++) {
 		if (ctl.listener[i].watch.fd >= 0) {
 			close(ctl.listener[i].watch.fd);
 		}
@@ -637,7 +369,7 @@ int control_start(const struct control_handler *handler)
 		control_forget_parent();
 	}
 	pthread_mutex_lock(&ctl.life);
-	if (!is_this_process()) {
+	if (!control_is_this_process()) {
 		__atomic_store_n(&ctl.pid, getpid(), __ATOMIC_RELAXED);
 	}
 	if (ctl.users == 0) {
@@ -646,30 +378,6 @@ int control_start(const struct control_handler *handler)
 	ctl.users += rc == 0;
 	pthread_mutex_unlock(&ctl.life);
 	return rc;
-}
-
-/* Every peer that somebody still holds is FAILED from here on, and freed by its last holder. */
-static void control_forget_peers(void)
-{
-	struct peer *peer, *list = work_take_all();
-
-	while ((peer = work_take(&list)) != NULL) {
-		peer_put(peer);
-	}
-	for (;;) {
-		pthread_mutex_lock(&ctl.lock);
-		peer = ctl.peers;
-		if (peer) {
-			ctl.peers = peer->next;
-		}
-		pthread_mutex_unlock(&ctl.lock);
-		if (!peer) {
-			break;
-		}
-		snprintf(peer->why, sizeof(peer->why), "stopped by this process");
-		peer_set_state(peer, PEER_FAILED);
-		peer_put(peer);
-	}
 }
 
 static void control_close(void)
@@ -686,7 +394,8 @@ static void control_close(void)
 	pthread_mutex_unlock(&ctl.lock);
 	timer_del(&ctl.work_timer);
 	timer_del(&ctl.deadline_timer);
-	control_forget_peers();
+	ctl.up = NULL;
+	peers_forget();
 	pthread_mutex_lock(&ctl.lock);
 	while (ctl.listens) {
 		struct listen *l = ctl.listens;
@@ -700,7 +409,7 @@ static void control_close(void)
 
 void control_stop(void)
 {
-	if (!is_this_process()) {
+	if (!control_is_this_process()) {
 		return;
 	}
 	pthread_mutex_lock(&ctl.life);

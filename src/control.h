@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * control.h - one TCP connection per pair of processes, shared by all their comms.
+ * control.h - one stream of messages per pair of processes, shared by all their comms.
  *
- * Knows framing, HELLO, secrets, versions and reconnecting addresses; knows no comm. All sockets
- * are non-blocking and belong to the plugin thread; peer_send() only queues and wakes it. Whoever
- * connects must present the secret of a live listen within 5 s and 1 KiB; at most 64 such
- * connections wait at a time. Garbage gets one rate-limited line and is closed.
+ * It is reliable, ordered and exactly once, and outlives its TCP connection: one that ends or falls
+ * silent is made again over any address either end has. Knows framing, HELLO, secrets, versions and
+ * addresses; knows no comm. All sockets are non-blocking and belong to the plugin thread;
+ * peer_send() only queues and wakes it. Whoever connects must present the secret of a live listen,
+ * or that of its session, within 5 s and 1 KiB; of more than 64 such connections the oldest makes
+ * room. Garbage gets one rate-limited line and is closed.
  *
  * A process may be its own peer (the dialing and the accepting end are then two peers).
  */
@@ -18,16 +20,18 @@
 
 #include "wire.h"
 
-struct peer; /* refcounted; the connection lives until the last control_stop() */
+struct peer; /* refcounted; the session lives until the last control_stop() */
 
+/* UP from the first greeting on, also while its connection is being made again. */
 enum peer_state { PEER_DIALING, PEER_UP, PEER_FAILED };
 
 /*
  * What the upper layer does with messages. Both run on the plugin thread, without any lock held.
- * `body` is only valid during the call; so is `peer` unless it is held. on_down: the connection is
- * lost or refused, once per peer; why = peer_why(). It comes before anything of a new peer of the
- * same process. control_stop() itself makes no on_down. WIRE_BYE is a message like any other, and
- * on_down follows it. Neither may call control_start() or control_stop().
+ * `body` is only valid during the call; so is `peer` unless it is held. on_down: the peer has
+ * ended, is dead, could not be reached for RAILYARD_OUTAGE_TIMEOUT, or refused; once per peer; why
+ * = peer_why(). It comes before anything of a new peer of the same process. control_stop() itself
+ * makes no on_down. WIRE_BYE is a message like any other, and on_down follows it. Neither may call
+ * control_start() or control_stop().
  */
 struct control_handler {
 	void (*on_message)(struct peer *peer, uint16_t type, uint64_t target, const uint8_t *body,
@@ -64,12 +68,22 @@ int peer_get(const struct wire_handle *handle, struct peer **out);
 void peer_hold(struct peer *peer);
 void peer_put(struct peer *peer);
 enum peer_state peer_state(const struct peer *peer);
+/* peer_is_connected - false while it is dialed, first or again. */
+bool peer_is_connected(const struct peer *peer);
+/* peer_heard - when anything was last received from it, CLOCK_MONOTONIC ns; false = never. */
+bool peer_heard(const struct peer *peer, uint64_t *ns);
+/*
+ * peer_watch - true: look for its death also while nothing is sent, with a heartbeat each 500 ms;
+ * for who has a comm with it. Calls nest. Any thread.
+ */
+void peer_watch(struct peer *peer, bool watch);
 /* peer_name - "host (pid N, address)" for log lines; never NULL. */
 const char *peer_name(const struct peer *peer);
 
 /*
  * peer_send - queue one message, also while it dials; never blocks. Any thread. Returns 0,
- * -ENOTCONN (failed), -ENOBUFS (over 16 MiB queued), -EMSGSIZE (over WIRE_BODY_MAX), -ENOMEM.
+ * -ENOTCONN (failed), -ENOBUFS (over 16 MiB queued or unacknowledged), -EMSGSIZE (over
+ * WIRE_BODY_MAX), -ENOMEM.
  */
 int peer_send(struct peer *peer, uint16_t type, uint64_t target, const void *body, size_t bytes);
 

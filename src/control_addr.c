@@ -25,7 +25,7 @@
 struct choice {
 	struct wire_addr *addr;
 	unsigned count;
-	char name[WIRE_ADDRS][IFNAMSIZ];
+	char name[WIRE_ADDRS_MAX][IFNAMSIZ];
 };
 
 socklen_t addr_to_sockaddr(const struct wire_addr *a, struct sockaddr_storage *to)
@@ -63,6 +63,11 @@ void addr_from_sockaddr(const struct sockaddr *from, struct wire_addr *a)
 		a->port = ntohs(in6.sin6_port);
 		memcpy(a->bytes, &in6.sin6_addr, 16);
 	}
+}
+
+bool addr_is_same_host(const struct wire_addr *a, const struct wire_addr *b)
+{
+	return a->family == b->family && memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
 }
 
 void addr_text(const struct sockaddr_storage *s, char text[ADDR_TEXT_BYTES])
@@ -146,7 +151,7 @@ static bool addr_is_usable(const struct ifaddrs *i, int family)
 
 static void choose(const struct ifaddrs *all, const char *list, int family, struct choice *to)
 {
-	for (const struct ifaddrs *i = all; i && to->count < WIRE_ADDRS; i = i->ifa_next) {
+	for (const struct ifaddrs *i = all; i && to->count < WIRE_ADDRS_MAX; i = i->ifa_next) {
 		bool known = false;
 
 		if (!addr_is_usable(i, family) || !name_is_chosen(list, i->ifa_name)) {
@@ -163,14 +168,14 @@ static void choose(const struct ifaddrs *all, const char *list, int family, stru
 	}
 }
 
-int addr_find_interfaces(struct wire_addr addr[WIRE_ADDRS], unsigned *count)
+int addr_find_interfaces(struct wire_addr addr[WIRE_ADDRS_MAX], unsigned *count)
 {
 	const char *list = config.socket_ifname ? config.socket_ifname : "";
 	const char *family = config.socket_family ? config.socket_family : "";
 	struct choice to = {.addr = addr};
 	struct ifaddrs *all;
 
-	memset(addr, 0, WIRE_ADDRS * sizeof(*addr));
+	memset(addr, 0, WIRE_ADDRS_MAX * sizeof(*addr));
 	if (getifaddrs(&all) != 0) {
 		int rc = -errno;
 

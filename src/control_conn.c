@@ -4,8 +4,8 @@
  *
  * Runs on the plugin thread only. A conn that dies in a callback stays readable (CONN_DEAD) until
  * conn_reap() at the end of that callback, so that no caller up the stack is left with freed
- * memory. What a frame means is decided elsewhere: before UP by control_greet.c, after that by the
- * handler.
+ * memory. What a frame means is decided elsewhere: before UP by control_greet.c and control_dial.c,
+ * after that by control_session.c and the handler.
  */
 #define _GNU_SOURCE
 #include "control_internal.h"
@@ -75,8 +75,13 @@ void conn_unwatch(struct conn *c)
 	c->watch.fd = -1;
 	c->life++;
 	c->in_bytes = 0;
+	c->wants_out = c->broken = c->wants_ack = c->asks = false;
+	if (c->sending_own) {
+		free(c->sending);
+	}
+	c->sending = NULL;
+	c->sending_own = false;
 	c->out_sent = 0;
-	c->wants_out = c->broken = false;
 	frames_free(&c->out);
 }
 
@@ -136,36 +141,50 @@ void conn_set_deadline(struct conn *c, uint64_t at_ns)
 	control_wake_at(at_ns);
 }
 
-/* Takes over all that the peer has queued: a splice, so that its lock is held for two stores. */
-static bool conn_take_queue(struct conn *c)
+static struct frame *conn_make_ack(struct conn *c)
 {
-	struct peer *peer = c->peer;
+	struct wire_ack ack = {.received = c->peer->received, .ask = c->asks};
+	uint8_t body[sizeof(ack) + 16];
 
-	if (!peer || (c->state != CONN_UP && c->state != CONN_LEAVING)) {
-		return false;
+	c->wants_ack = c->asks = false;
+	c->unacked_frames = 0;
+	c->unacked_bytes = 0;
+	return frame_make(WIRE_ACK, 0, body, wire_ack_encode(&ack, body, sizeof(body)));
+}
+
+/* What goes out next, between two frames: our own before the session's, the newest count last. */
+static bool conn_pick(struct conn *c)
+{
+	bool is_up = c->state == CONN_UP || c->state == CONN_LEAVING;
+
+	c->out_sent = 0;
+	c->sending_own = true;
+	c->sending = c->out.head;
+	if (c->sending) {
+		c->out.head = c->sending->next;
+		c->out.tail = c->out.head ? c->out.tail : NULL;
+		return true;
 	}
-	pthread_mutex_lock(&peer->lock);
-	c->out = peer->queue;
-	peer->queue = (struct frame_queue){NULL, NULL};
-	pthread_mutex_unlock(&peer->lock);
-	return c->out.head != NULL;
+	if (is_up && (c->wants_ack || c->asks)) {
+		c->sending = conn_make_ack(c);
+		if (c->sending) {
+			return true;
+		}
+	}
+	c->sending_own = false;
+	c->sending = is_up ? session_next(c->peer) : NULL;
+	return c->sending != NULL;
 }
 
 static void frame_sent(struct conn *c)
 {
-	struct frame *f = c->out.head;
-
-	if (f->counted && c->peer) {
-		pthread_mutex_lock(&c->peer->lock);
-		c->peer->queued_bytes -= f->bytes;
-		pthread_mutex_unlock(&c->peer->lock);
+	if (c->sending_own) {
+		free(c->sending);
+	} else {
+		session_sent(c->peer);
 	}
-	c->out.head = f->next;
-	if (!f->next) {
-		c->out.tail = NULL;
-	}
-	c->out_sent = 0;
-	free(f);
+	c->sending = NULL;
+	c->sending_own = false;
 }
 
 static void conn_want_out(struct conn *c, bool wants)
@@ -176,16 +195,14 @@ static void conn_want_out(struct conn *c, bool wants)
 	}
 }
 
-/* The last stop's end of a connection: what is unread must not turn the close into a reset. */
+/*
+ * The last stop's end of a connection: all is handed to the kernel. A close now could still lose
+ * it, since an ACK that finds no socket is answered with a reset. So the other end closes first.
+ */
 static void conn_leave(struct conn *c)
 {
-	char unread[4096];
-	unsigned budget = 64;
-
 	shutdown(c->watch.fd, SHUT_WR);
-	while (budget-- > 0 && recv(c->watch.fd, unread, sizeof(unread), MSG_DONTWAIT) > 0) {
-	}
-	conn_close(c);
+	c->broken = true;
 }
 
 /*
@@ -196,8 +213,8 @@ void conn_flush(struct conn *c)
 {
 	size_t written = 0;
 
-	while (!c->broken && (c->out.head || conn_take_queue(c))) {
-		struct frame *f = c->out.head;
+	while (!c->broken && (c->sending || conn_pick(c))) {
+		struct frame *f = c->sending;
 		ssize_t n = send(c->watch.fd, f->data + c->out_sent, f->bytes - c->out_sent,
 				 MSG_NOSIGNAL | MSG_DONTWAIT);
 
@@ -223,7 +240,7 @@ void conn_flush(struct conn *c)
 		}
 	}
 	conn_want_out(c, false);
-	if (c->state == CONN_LEAVING) {
+	if (c->state == CONN_LEAVING && !c->broken) {
 		conn_leave(c);
 	}
 }
@@ -247,15 +264,13 @@ void conn_lost(struct conn *c, const char *why)
 
 	switch (c->state) {
 	case CONN_CONNECTING:
-		dial_failed(c, why, false, false);
+		dial_failed(c, why, DIAL_FAILED);
 		break;
-	case CONN_GREETING: /* nobody there whom our HELLO concerns */
-		dial_failed(c, why, true, false);
+	case CONN_GREETING: /* nobody there whom our HELLO concerns; or too many others are there */
+		dial_failed(c, why, peer_state(peer) == PEER_DIALING ? DIAL_REFUSED : DIAL_SILENT);
 		break;
 	case CONN_UP:
-		peer_hold(peer);
-		peer_fail(peer, peer->said_bye ? "its process has ended its use of Railyard" : why);
-		peer_put(peer);
+		session_lost(peer, c, why);
 		break;
 	case CONN_UNKNOWN:
 		log_trace("%s went away before its HELLO: %s", c->addr, why);
@@ -278,10 +293,10 @@ void conn_expired(struct conn *c)
 		dial_round(c);
 		break;
 	case CONN_CONNECTING:
-		dial_failed(c, "no answer to the TCP connect", false, false);
+		dial_failed(c, "no answer to the TCP connect", DIAL_FAILED);
 		break;
 	case CONN_GREETING:
-		dial_failed(c, "connected, but it did not answer HELLO", false, false);
+		dial_failed(c, "connected, but it did not answer HELLO", DIAL_SILENT);
 		break;
 	case CONN_UNKNOWN:
 		log_warn_limited("%s connected to the control port and sent no complete HELLO in "
@@ -301,34 +316,77 @@ void conn_expired(struct conn *c)
 	}
 }
 
+static void conn_fail(struct conn *c, const char *why)
+{
+	struct peer *peer = c->peer;
+
+	peer_hold(peer);
+	peer_fail(peer, why);
+	peer_put(peer);
+}
+
 static void conn_garbage(struct conn *c, const char *what)
 {
 	log_warn_limited("%s sent %s on a control connection: closed (not Railyard, or damaged)",
 			 c->addr, what);
-	conn_lost(c, "it sent garbage");
+	if (c->state == CONN_UP) { /* who cannot be trusted with a frame, cannot with more */
+		conn_fail(c, "it sent garbage");
+	} else {
+		conn_lost(c, "it sent garbage");
+	}
+}
+
+/* REFUSE of the process, not of one connect. */
+static void conn_refused(struct conn *c, const uint8_t *body, size_t bytes)
+{
+	struct wire_refuse refuse;
+
+	if (wire_refuse_decode(body, bytes, &refuse)) {
+		conn_garbage(c, "a damaged REFUSE");
+	} else {
+		conn_fail(c, refuse.reason);
+	}
 }
 
 static void conn_message(struct conn *c, const struct wire_frame *f, const uint8_t *body)
 {
 	struct peer *peer = c->peer;
-	struct wire_refuse refuse;
 
-	if (f->type == WIRE_HELLO || f->type == WIRE_WELCOME) {
-		conn_garbage(c, "a second greeting");
+	if (!session_is_new(c, f->bytes)) {
 		return;
 	}
-	if (f->type == WIRE_REFUSE && f->target == 0) {
-		if (wire_refuse_decode(body, f->bytes, &refuse)) {
-			conn_garbage(c, "a damaged REFUSE");
-		} else {
-			conn_lost(c, refuse.reason);
-		}
-		return;
-	}
-	peer->said_bye |= f->type == WIRE_BYE;
 	peer_hold(peer);
 	ctl.handler->on_message(peer, f->type, f->target, body, f->bytes);
+	if (f->type == WIRE_BYE) { /* nothing follows it, and nothing is wanted there any more */
+		peer_fail(peer, "its process has ended its use of Railyard");
+	}
 	peer_put(peer);
+}
+
+static void conn_up_frame(struct conn *c, const struct wire_frame *f, const uint8_t *body)
+{
+	switch (f->type) {
+	case WIRE_HELLO:
+	case WIRE_WELCOME:
+		conn_garbage(c, "a second greeting");
+		return;
+	case WIRE_ACK:
+		if (session_take_ack(c, body, f->bytes)) {
+			conn_garbage(c, "an ACK of what was never sent");
+		}
+		return;
+	case WIRE_ADDRS:
+		if (session_take_addrs(c, body, f->bytes)) {
+			conn_garbage(c, "damaged addresses");
+		}
+		return;
+	default:
+		if (f->type == WIRE_REFUSE && f->target == 0) {
+			conn_refused(c, body, f->bytes);
+		} else {
+			conn_message(c, f, body);
+		}
+	}
 }
 
 static void conn_frame(struct conn *c, const struct wire_frame *f, const uint8_t *body)
@@ -338,10 +396,10 @@ static void conn_frame(struct conn *c, const struct wire_frame *f, const uint8_t
 		greet_hello(c, body, f->bytes);
 		break;
 	case CONN_GREETING:
-		greet_answer(c, f->type, body, f->bytes);
+		dial_answer(c, f->type, body, f->bytes);
 		break;
 	case CONN_UP:
-		conn_message(c, f, body);
+		conn_up_frame(c, f, body);
 		break;
 	case CONN_PARKED:
 		conn_garbage(c, "a message before WELCOME");
@@ -438,6 +496,9 @@ static void conn_read(struct conn *c)
 			continue; /* nobody is left to hear it */
 		}
 		c->in_bytes += (size_t)n;
+		if (c->state == CONN_UP) {
+			session_heard(c);
+		}
 		conn_parse(c);
 	}
 }
@@ -453,7 +514,7 @@ static void conn_event(struct watch *w, uint32_t events)
 		if (events & (EPOLLIN | EPOLLERR | EPOLLHUP)) {
 			conn_read(c);
 		}
-		if (c->life == life && (events & EPOLLOUT)) {
+		if (c->life == life && ((events & EPOLLOUT) || c->wants_ack)) {
 			conn_flush(c);
 		}
 	}

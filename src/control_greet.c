@@ -1,70 +1,79 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * control_greet.c - how two processes come to one connection: listening, dialing, HELLO, WELCOME.
+ * control_greet.c - the accepting end: listening, and whose HELLO it is.
  *
- * Plugin thread only. Which of two crossing connections stays is said in control_internal.h.
- *
- * A dial tries each address of the handle in turn, in rounds, until `give_up_ns`. Refused at every
- * address means a dead peer and ends it early: a listener is open before its handle is given out.
+ * Plugin thread only. Who may connect, and which of two crossing connections stays, is said in
+ * control_internal.h.
  */
 #define _GNU_SOURCE
 #include "control_internal.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "config.h"
 #include "log.h"
 #include "util.h"
 
-enum { ACCEPT_PAUSE_MS = 100 };
-
-static uint64_t earlier(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-static bool is_dialing(const struct peer *peer)
-{
-	return peer_state(peer) == PEER_DIALING;
-}
+enum {
+	ACCEPT_PAUSE_MS = 100,
+	/* Of one listener in one go, so that each of a flood has its turn to say HELLO. */
+	ACCEPTS_MAX = 8
+};
 
 /* ---- listening ---- */
 
 static void listeners_pause(void)
 {
 	ctl.paused = true;
-	for (unsigned i = 0; i < WIRE_ADDRS; i++) {
+	for (unsigned i = 0; i < WIRE_ADDRS_MAX; i++) {
 		watch_mod(&ctl.listener[i].watch, 0);
 	}
 }
 
 void listeners_resume(void)
 {
-	if (!ctl.paused || ctl.unknown >= control_limits.unknown_max || ctl.leaving) {
+	if (!ctl.paused || ctl.leaving) {
 		return;
 	}
 	ctl.paused = false;
 	ctl.resume_ns = UINT64_MAX;
-	for (unsigned i = 0; i < WIRE_ADDRS; i++) {
+	for (unsigned i = 0; i < WIRE_ADDRS_MAX; i++) {
 		watch_mod(&ctl.listener[i].watch, EPOLLIN);
 	}
 }
 
+/* The oldest makes room, so that those who say nothing cannot hold out those who do. */
+static void unknown_make_room(void)
+{
+	struct conn *oldest = NULL;
+
+	for (struct conn *c = ctl.conns; c; c = c->next) { /* the newest comes first */
+		oldest = c->state == CONN_UNKNOWN ? c : oldest;
+	}
+	log_warn_limited("%u connections without a HELLO wait at the control port: the oldest, "
+			 "from %s, is closed (a port scan?)",
+			 ctl.unknown, oldest->addr);
+	conn_close(oldest);
+}
+
 static void listener_take(int fd, const struct sockaddr_storage *from)
 {
-	struct conn *c = conn_create(CONN_UNKNOWN);
+	struct conn *c;
 
+	while (ctl.unknown > 0 && ctl.unknown >= control_limits.unknown_max) {
+		unknown_make_room();
+	}
+	c = conn_create(CONN_UNKNOWN);
 	if (!c) {
 		close(fd);
 		return;
 	}
 	ctl.unknown++;
+	addr_from_sockaddr((const struct sockaddr *)from, &c->from);
 	addr_text(from, c->addr);
 	socket_tune(fd);
 	if (conn_watch(c, fd, EPOLLIN)) {
@@ -74,24 +83,16 @@ static void listener_take(int fd, const struct sockaddr_storage *from)
 	conn_set_deadline(c, now_ns() + control_limits.hello_ns);
 }
 
-/*
- * While too many are unknown, nobody is accepted: they wait in the kernel's queue, where a flood
- * costs us nothing and a good peer is only late.
- */
 static void listener_event(struct watch *w, uint32_t events)
 {
 	(void)events;
-	while (!ctl.leaving) {
+	for (unsigned i = 0; i < ACCEPTS_MAX && !ctl.leaving; i++) {
 		struct sockaddr_storage from;
 		socklen_t bytes = sizeof(from);
 		char text[64];
-		int fd;
+		int fd = accept4(w->fd, (struct sockaddr *)&from, &bytes,
+				 SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-		if (ctl.unknown >= control_limits.unknown_max) {
-			listeners_pause();
-			break;
-		}
-		fd = accept4(w->fd, (struct sockaddr *)&from, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd >= 0) {
 			listener_take(fd, &from);
 		} else if (errno == EAGAIN) {
@@ -153,9 +154,7 @@ void listener_close(struct listener *l)
 static void greet_known(struct conn *c, enum conn_state state)
 {
 	if (c->state == CONN_UNKNOWN) {
-		c->state = state;
 		ctl.unknown--;
-		listeners_resume();
 	}
 	c->state = state;
 }
@@ -186,19 +185,19 @@ static uint16_t version_common(uint16_t max)
 	return max < WIRE_VERSION_MAX ? max : WIRE_VERSION_MAX;
 }
 
-/* Takes an accepted connection for the peer; a dial or an older parked one is given up for it. */
+/* Takes an accepted connection for the peer: whatever else there was is given up for it. */
 static void greet_welcome(struct conn *c, struct peer *peer)
 {
 	struct wire_welcome welcome = {.instance = ctl.instance, .pid = (uint32_t)ctl.pid};
 	uint8_t body[sizeof(welcome) + 16];
-	size_t bytes;
+	bool is_first = peer_state(peer) == PEER_DIALING;
 
+	if (peer->parked == c) {
+		peer->parked = NULL;
+	}
 	if (!c->peer) {
 		peer_hold(peer);
 		c->peer = peer;
-	}
-	if (peer->parked == c) {
-		peer->parked = NULL;
 	}
 	if (peer->parked) {
 		conn_close(peer->parked);
@@ -207,13 +206,24 @@ static void greet_welcome(struct conn *c, struct peer *peer)
 		conn_close(peer->dial);
 	}
 	greet_known(c, CONN_UP);
-	c->deadline_ns = UINT64_MAX;
-	peer->conn = c;
+	if (peer->theirs == 0) {
+		memcpy(peer->first_secret, c->hello.secret, sizeof(peer->first_secret));
+	}
+	peer->theirs = c->hello.mine;
+	session_resume(peer, c->hello.received);
 	welcome.version = version_common(c->hello.version_max);
 	memcpy(welcome.host, ctl.host, sizeof(welcome.host));
-	bytes = wire_welcome_encode(&welcome, body, sizeof(body));
-	frame_push(&c->out, frame_make(WIRE_WELCOME, 0, body, bytes));
-	peer_set_up(peer, c->hello.host, c->hello.pid, c->addr);
+	welcome.mine = peer->mine;
+	welcome.yours = peer->theirs;
+	welcome.received = peer->received;
+	welcome.from = peer->kept_first;
+	memcpy(welcome.secret, peer->secret, sizeof(welcome.secret));
+	frame_push(&c->out, frame_make(WIRE_WELCOME, 0, body,
+				       wire_welcome_encode(&welcome, body, sizeof(body))));
+	session_connect(peer, c);
+	if (is_first) {
+		peer_set_up(peer, c->hello.host, c->hello.pid, c->addr);
+	}
 	conn_flush(c);
 }
 
@@ -229,58 +239,133 @@ static void greet_park(struct conn *c, struct peer *peer, uint64_t until_ns)
 	conn_set_deadline(c, until_ns);
 }
 
-void greet_admit(struct conn *c)
+/* A HELLO of the first crossing, whose sender knows the session by now and will close it. */
+static bool is_left_over(const struct conn *c, const struct peer *peer)
 {
-	uint64_t instance = c->hello.instance;
-	bool is_own = instance == ctl.instance;
-	struct peer *peer;
+	return c->hello.yours == 0 && peer->confirmed;
+}
 
-	if (peer_table_get(instance, is_own, NULL, &peer)) {
-		conn_close(c);
-		return;
-	}
-	if (is_dialing(peer)) {
-		if (peer->dial && peer->dial->state == CONN_GREETING && ctl.instance < instance) {
-			greet_park(c, peer, UINT64_MAX);
-		} else {
-			greet_welcome(c, peer);
-		}
-	} else if (peer->conn && peer->conn->dialed) {
-		greet_park(c, peer, now_ns() + control_limits.park_ns);
+static void greet_admit(struct conn *c, struct peer *peer)
+{
+	bool is_up = peer_state(peer) == PEER_UP;
+	bool is_greeting = peer->dial && peer->dial->state == CONN_GREETING;
+	bool is_fresh = peer->conn && peer->conn->dialed &&
+			now_ns() - peer->conn->up_ns < control_limits.park_ns;
+
+	if (is_left_over(c, peer) || is_fresh ||
+	    (is_greeting && ctl.instance < peer->instance)) {
+		greet_park(c, peer, is_up ? now_ns() + control_limits.park_ns : UINT64_MAX);
 	} else {
-		/* It dials one connection at a time: so it has given up the one we have. */
-		peer_fail(peer, "it has opened a new connection, so it lost the old one");
-		peer_put(peer);
-		if (peer_table_get(instance, is_own, NULL, &peer)) {
-			conn_close(c);
-			return;
-		}
 		greet_welcome(c, peer);
 	}
-	peer_put(peer);
+}
+
+bool greet_parked(struct peer *peer)
+{
+	struct conn *c = peer->parked;
+
+	if (c && is_left_over(c, peer)) {
+		conn_close(c);
+		c = NULL;
+	}
+	if (c) {
+		greet_welcome(c, peer);
+	}
+	return c != NULL;
 }
 
 void greet_parked_expired(struct conn *c)
 {
-	struct peer *peer = c->peer;
+	greet_parked(c->peer);
+}
 
-	peer_hold(peer);
-	peer_fail(peer, "it has opened a new connection, so it lost the old one");
-	peer_put(peer);
+/* A known session goes on: its own secret opens it. 0, or -errno to refuse with. */
+static int greet_find_known(const struct wire_hello *hello, struct peer **out)
+{
+	struct peer *peer =
+		peer_table_find(hello->instance, hello->instance == ctl.instance);
+	int rc = 0;
+
+	if (!peer || peer->mine != hello->yours || peer->theirs != hello->mine) {
+		rc = -ESTALE;
+	} else if (!secret_is_equal(peer->secret, hello->secret)) {
+		rc = -EACCES;
+	}
+	if (rc) {
+		peer_put(peer);
+		return rc;
+	}
+	*out = peer;
+	return 0;
+}
+
+/* A session begins, or its first HELLO comes again. A listen's secret opens it. */
+static int greet_find_first(const struct wire_hello *hello, struct peer **out)
+{
+	bool is_own = hello->instance == ctl.instance;
+	struct peer *peer = peer_table_find(hello->instance, is_own);
+	bool is_again = peer && peer->theirs == hello->mine && !peer->confirmed;
+	uint64_t listen_id;
+
+	if (control_secret_listen(hello->secret, &listen_id) &&
+	    !(is_again && secret_is_equal(peer->first_secret, hello->secret))) {
+		peer_put(peer);
+		return -EACCES;
+	}
+	while (peer && peer->theirs != 0 && peer->theirs != hello->mine) {
+		peer_fail(peer, "it has opened a new session, so it lost the old one");
+		peer_put(peer);
+		peer = peer_table_find(hello->instance, is_own); /* of one that was parked */
+	}
+	if (!peer && peer_table_get(hello->instance, is_own, NULL, &peer)) {
+		return -ESHUTDOWN;
+	}
+	*out = peer;
+	return 0;
+}
+
+/* Its sender may have given it up meanwhile: then it must not take a good one's place. */
+static bool greet_is_gone(const struct conn *c)
+{
+	char byte;
+	ssize_t n = recv(c->watch.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+	return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+static void greet_identified(struct conn *c)
+{
+	const struct wire_hello *hello = &c->hello;
+	struct peer *peer;
+	int rc = hello->yours ? greet_find_known(hello, &peer) : greet_find_first(hello, &peer);
+
+	if (rc == -ESTALE) {
+		greet_refuse(c, ESTALE, "no such session here (it has ended, or its process)");
+	} else if (rc == -EACCES) {
+		greet_refuse(c, EACCES,
+			     "no listen here has this secret (closed, or a handle of another run)");
+	} else if (rc) {
+		conn_close(c);
+	} else if (hello->received > peer->sent_max) {
+		greet_refuse(c, EPROTO, "it counts messages that were never sent");
+		peer_put(peer);
+	} else {
+		greet_admit(c, peer);
+		peer_put(peer);
+	}
+}
+
+void greet_again(struct conn *c)
+{
+	greet_identified(c);
 }
 
 void greet_hello(struct conn *c, const uint8_t *body, size_t bytes)
 {
-	uint64_t listen_id;
 	char text[128];
 
 	if (wire_hello_decode(body, bytes, &c->hello)) {
 		greet_refuse(c, EPROTO, "a damaged HELLO");
-		return;
-	}
-	if (control_secret_listen(c->hello.secret, &listen_id)) {
-		greet_refuse(c, EACCES,
-			     "no listen here has this secret (closed, or a handle of another run)");
 		return;
 	}
 	if (c->hello.version_min > WIRE_VERSION_MAX || c->hello.version_max < WIRE_VERSION_MIN) {
@@ -290,230 +375,9 @@ void greet_hello(struct conn *c, const uint8_t *body, size_t bytes)
 		greet_refuse(c, EPROTONOSUPPORT, text);
 		return;
 	}
-	greet_admit(c);
-}
-
-/* ---- the dialing end ---- */
-
-static unsigned addrs_left(const struct conn *c)
-{
-	unsigned left = 0;
-
-	for (unsigned i = c->addr_index + 1; i < WIRE_ADDRS; i++) {
-		left += c->peer->handle.addr[i].family != 0;
-	}
-	return left;
-}
-
-static void dial_give_up(struct conn *c)
-{
-	char why[2 * (ADDR_TEXT_BYTES + CAUSE_BYTES)];
-	size_t used = 0;
-
-	why[0] = '\0';
-	for (unsigned i = 0; i < WIRE_ADDRS; i++) {
-		struct sockaddr_storage at;
-		char addr[ADDR_TEXT_BYTES];
-
-		if (c->peer->handle.addr[i].family == 0) {
-			continue;
-		}
-		addr_to_sockaddr(&c->peer->handle.addr[i], &at);
-		addr_text(&at, addr);
-		used += (size_t)snprintf(why + used, sizeof(why) - used, "%s%s: %s",
-					 used ? "; " : "cannot connect to it: ", addr,
-					 *c->cause[i] ? c->cause[i] : "not tried in time");
-	}
-	peer_fail(c->peer, why);
-}
-
-static void dial_note(struct conn *c, const char *why, bool refused, bool in_words)
-{
-	snprintf(c->cause[c->addr_index], CAUSE_BYTES, "%s", why);
-	c->tried++;
-	c->refused += refused;
-	c->refused_in_words |= in_words;
-}
-
-/* One TCP connect; 0 = on its way. */
-static int dial_attempt(struct conn *c)
-{
-	struct sockaddr_storage at;
-	socklen_t bytes = addr_to_sockaddr(&c->peer->handle.addr[c->addr_index], &at);
-	int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	int rc;
-
-	if (fd < 0) {
-		return -errno;
-	}
-	socket_tune(fd);
-	addr_text(&at, c->addr);
-	if (connect(fd, (struct sockaddr *)&at, bytes) != 0 && errno != EINPROGRESS) {
-		rc = -errno;
-		close(fd);
-		return rc;
-	}
-	rc = conn_watch(c, fd, EPOLLIN | EPOLLOUT);
-	if (rc) {
-		return rc;
-	}
-	c->wants_out = true;
-	c->state = CONN_CONNECTING;
-	conn_set_deadline(c, earlier(now_ns() + control_limits.attempt_ns, c->give_up_ns));
-	return 0;
-}
-
-static void dial_round_over(struct conn *c)
-{
-	bool all_refused = c->tried > 0 && c->refused == c->tried;
-	uint64_t now = now_ns();
-
-	if (!all_refused) {
-		c->refused_since_ns = 0;
-	} else if (c->refused_since_ns == 0) {
-		c->refused_since_ns = now;
-	}
-	if (now >= c->give_up_ns ||
-	    (all_refused && (c->refused_in_words ||
-			     now - c->refused_since_ns >= control_limits.refused_ns))) {
-		dial_give_up(c);
+	if (greet_is_gone(c)) {
+		conn_lost(c, "it gave up its HELLO");
 		return;
 	}
-	c->state = CONN_WAIT;
-	conn_set_deadline(c, earlier(now + control_limits.pause_ns, c->give_up_ns));
-}
-
-/* From the present address on: the first that can be tried. */
-static void dial_next(struct conn *c)
-{
-	char text[64];
-
-	for (; c->addr_index < WIRE_ADDRS; c->addr_index++) {
-		int rc;
-
-		if (c->peer->handle.addr[c->addr_index].family == 0) {
-			continue;
-		}
-		rc = dial_attempt(c);
-		if (rc == 0) {
-			return;
-		}
-		dial_note(c, strerror_r(-rc, text, sizeof(text)), rc == -ECONNREFUSED, false);
-	}
-	dial_round_over(c);
-}
-
-void dial_round(struct conn *c)
-{
-	c->addr_index = c->tried = c->refused = 0;
-	c->refused_in_words = false;
-	dial_next(c);
-}
-
-void dial_start(struct peer *peer)
-{
-	struct conn *c = conn_create(CONN_WAIT);
-
-	if (!c) {
-		peer_fail(peer, "out of memory");
-		return;
-	}
-	peer_hold(peer);
-	c->peer = peer;
-	c->dialed = true;
-	c->give_up_ns = now_ns() + (uint64_t)config.connect_timeout_ms * NS_PER_MS;
-	peer->dial = c;
-	dial_round(c);
-}
-
-/* This address did not work. The other end's own dial, if it waits, is as good as another try. */
-void dial_failed(struct conn *c, const char *why, bool refused, bool in_words)
-{
-	struct peer *peer = c->peer;
-
-	dial_note(c, why, refused, in_words);
-	conn_unwatch(c);
-	c->state = CONN_WAIT;
-	if (peer->parked) {
-		greet_welcome(peer->parked, peer);
-	} else if (now_ns() >= c->give_up_ns) {
-		dial_give_up(c);
-	} else {
-		c->addr_index++;
-		dial_next(c);
-	}
-}
-
-/* A port of our own that nobody listens on can connect to itself: TCP's simultaneous open. */
-static bool is_connected_to_itself(int fd)
-{
-	struct sockaddr_storage a, b;
-	socklen_t a_bytes = sizeof(a), b_bytes = sizeof(b);
-
-	memset(&a, 0, sizeof(a));
-	memset(&b, 0, sizeof(b));
-	return getsockname(fd, (struct sockaddr *)&a, &a_bytes) == 0 &&
-	       getpeername(fd, (struct sockaddr *)&b, &b_bytes) == 0 && a_bytes == b_bytes &&
-	       memcmp(&a, &b, a_bytes) == 0;
-}
-
-void dial_connected(struct conn *c)
-{
-	struct wire_hello hello = {.instance = ctl.instance,
-				   .version_min = WIRE_VERSION_MIN,
-				   .version_max = WIRE_VERSION_MAX,
-				   .pid = (uint32_t)ctl.pid};
-	uint8_t body[sizeof(hello) + 16];
-	uint64_t now = now_ns(), left;
-	socklen_t bytes = sizeof(int);
-	char text[64];
-	int err = 0;
-
-	getsockopt(c->watch.fd, SOL_SOCKET, SO_ERROR, &err, &bytes);
-	if (err == 0 && is_connected_to_itself(c->watch.fd)) {
-		err = ECONNREFUSED;
-	}
-	if (err) {
-		dial_failed(c, strerror_r(err, text, sizeof(text)), err == ECONNREFUSED, false);
-		return;
-	}
-	c->state = CONN_GREETING;
-	left = c->give_up_ns > now ? c->give_up_ns - now : 0;
-	conn_set_deadline(c, now + (addrs_left(c) ? left / 2 : left));
-	memcpy(hello.secret, c->peer->handle.secret, sizeof(hello.secret));
-	memcpy(hello.host, ctl.host, sizeof(hello.host));
-	conn_send(c, WIRE_HELLO, body, wire_hello_encode(&hello, body, sizeof(body)));
-}
-
-static void greet_welcomed(struct conn *c, const struct wire_welcome *welcome)
-{
-	struct peer *peer = c->peer;
-
-	c->state = CONN_UP;
-	c->deadline_ns = UINT64_MAX;
-	peer->dial = NULL;
-	peer->conn = c;
-	if (peer->parked) {
-		conn_set_deadline(peer->parked, now_ns() + control_limits.park_ns);
-	}
-	peer_set_up(peer, welcome->host, welcome->pid, c->addr);
-	conn_flush(c);
-}
-
-void greet_answer(struct conn *c, uint16_t type, const uint8_t *body, size_t bytes)
-{
-	struct wire_welcome welcome;
-	struct wire_refuse refuse;
-
-	if (type == WIRE_REFUSE && wire_refuse_decode(body, bytes, &refuse) == 0) {
-		dial_failed(c, refuse.reason, true, true);
-	} else if (type != WIRE_WELCOME || wire_welcome_decode(body, bytes, &welcome)) {
-		dial_failed(c, "its answer to HELLO is not Railyard's", true, false);
-	} else if (welcome.instance != c->peer->instance) {
-		dial_failed(c, "another process answers there", true, false);
-	} else if (welcome.version < WIRE_VERSION_MIN || welcome.version > WIRE_VERSION_MAX) {
-		dial_failed(c, "it chose a wire version that was not offered", true, false);
-	} else {
-		greet_welcomed(c, &welcome);
-	}
+	greet_identified(c);
 }

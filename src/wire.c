@@ -189,7 +189,7 @@ void wire_handle_encode(const struct wire_handle *h, uint8_t out[128])
 	put_u64(&o, h->instance);
 	put_u64(&o, h->listen_id);
 	put_bytes(&o, h->secret, sizeof(h->secret));
-	for (unsigned i = 0; i < WIRE_ADDRS; i++) {
+	for (unsigned i = 0; i < WIRE_HANDLE_ADDRS; i++) {
 		put_addr(&o, &h->addr[i]);
 	}
 }
@@ -256,7 +256,7 @@ int wire_handle_decode(const uint8_t in[128], struct wire_handle *h, char *why, 
 	get_bytes(&i, got.secret, sizeof(got.secret));
 	valid = range_is_valid(got.version_min, got.version_max) && got.port_count >= 1 &&
 		got.port_count <= CORE_PORTS_MAX;
-	for (unsigned a = 0; a < WIRE_ADDRS; a++) {
+	for (unsigned a = 0; a < WIRE_HANDLE_ADDRS; a++) {
 		valid &= get_addr(&i, &got.addr[a]);
 	}
 	if (!valid || got.addr[0].family == 0) { /* NCCL carried it, so this is a bug somewhere */
@@ -285,7 +285,7 @@ int wire_frame_decode(const uint8_t in[WIRE_FRAME_BYTES], struct wire_frame *f)
 	f->type = get_u16(&i);
 	get_u16(&i);
 	f->target = get_u64(&i);
-	if (f->bytes > WIRE_BODY_MAX || f->type < WIRE_HELLO || f->type > WIRE_BYE) {
+	if (f->bytes > WIRE_BODY_MAX || f->type < WIRE_HELLO || f->type > WIRE_TYPE_LAST) {
 		return -EPROTO;
 	}
 	return 0;
@@ -301,6 +301,9 @@ size_t wire_hello_encode(const struct wire_hello *m, uint8_t *out, size_t bytes)
 	put_u16(&o, m->version_max);
 	put_u32(&o, m->pid);
 	put_text(&o, m->host, sizeof(m->host));
+	put_u64(&o, m->mine);
+	put_u64(&o, m->yours);
+	put_u64(&o, m->received);
 	return out_done(&o);
 }
 
@@ -315,7 +318,11 @@ int wire_hello_decode(const uint8_t *in, size_t bytes, struct wire_hello *m)
 	m->version_max = get_u16(&i);
 	m->pid = get_u32(&i);
 	get_text(&i, m->host, sizeof(m->host));
-	return range_is_valid(m->version_min, m->version_max) ? in_done(&i) : -EPROTO;
+	m->mine = get_u64(&i);
+	m->yours = get_u64(&i);
+	m->received = get_u64(&i);
+	return range_is_valid(m->version_min, m->version_max) && m->mine != 0 ? in_done(&i)
+									      : -EPROTO;
 }
 
 size_t wire_welcome_encode(const struct wire_welcome *m, uint8_t *out, size_t bytes)
@@ -327,6 +334,11 @@ size_t wire_welcome_encode(const struct wire_welcome *m, uint8_t *out, size_t by
 	put_u16(&o, 0);
 	put_u32(&o, m->pid);
 	put_text(&o, m->host, sizeof(m->host));
+	put_u64(&o, m->mine);
+	put_u64(&o, m->yours);
+	put_u64(&o, m->received);
+	put_u64(&o, m->from);
+	put_bytes(&o, m->secret, sizeof(m->secret));
 	return out_done(&o);
 }
 
@@ -340,7 +352,68 @@ int wire_welcome_decode(const uint8_t *in, size_t bytes, struct wire_welcome *m)
 	get_u16(&i);
 	m->pid = get_u32(&i);
 	get_text(&i, m->host, sizeof(m->host));
-	return m->version > 0 ? in_done(&i) : -EPROTO;
+	m->mine = get_u64(&i);
+	m->yours = get_u64(&i);
+	m->received = get_u64(&i);
+	m->from = get_u64(&i);
+	get_bytes(&i, m->secret, sizeof(m->secret));
+	return m->version > 0 && m->mine != 0 ? in_done(&i) : -EPROTO;
+}
+
+size_t wire_ack_encode(const struct wire_ack *m, uint8_t *out, size_t bytes)
+{
+	struct out o = {.at = out, .left = bytes};
+
+	put_u64(&o, m->received);
+	put_u8(&o, m->ask);
+	put_uint(&o, 0, 3);
+	return out_done(&o);
+}
+
+int wire_ack_decode(const uint8_t *in, size_t bytes, struct wire_ack *m)
+{
+	struct in i = {.at = in, .left = bytes};
+
+	memset(m, 0, sizeof(*m));
+	m->received = get_u64(&i);
+	m->ask = get_u8(&i);
+	get_uint(&i, 3);
+	return in_done(&i);
+}
+
+size_t wire_addrs_encode(const struct wire_addrs *m, uint8_t *out, size_t bytes)
+{
+	struct out o = {.at = out, .left = bytes};
+
+	if (m->count > WIRE_ADDRS_MAX) {
+		return 0;
+	}
+	put_bytes(&o, m->secret, sizeof(m->secret));
+	put_u8(&o, m->count);
+	put_uint(&o, 0, 3);
+	for (unsigned a = 0; a < m->count; a++) {
+		put_addr(&o, &m->addr[a]);
+	}
+	return out_done(&o);
+}
+
+int wire_addrs_decode(const uint8_t *in, size_t bytes, struct wire_addrs *m)
+{
+	struct in i = {.at = in, .left = bytes};
+
+	memset(m, 0, sizeof(*m));
+	get_bytes(&i, m->secret, sizeof(m->secret));
+	m->count = get_u8(&i);
+	get_uint(&i, 3);
+	if (m->count > WIRE_ADDRS_MAX) {
+		return -EPROTO;
+	}
+	for (unsigned a = 0; a < m->count; a++) {
+		if (!get_addr(&i, &m->addr[a]) || m->addr[a].family == 0) {
+			return -EPROTO;
+		}
+	}
+	return in_done(&i);
 }
 
 size_t wire_refuse_encode(const struct wire_refuse *m, uint8_t *out, size_t bytes)

@@ -24,7 +24,8 @@ enum {
 	WIRE_BODY_MAX = 16384,
 	WIRE_HELLO_MAX = 1024, /* an unauthenticated peer may send no more */
 	WIRE_SECRET_BYTES = 16,
-	WIRE_ADDRS = 2,
+	WIRE_HANDLE_ADDRS = 2, /* all that fit in a handle */
+	WIRE_ADDRS_MAX = 8,    /* of a process, told once connected */
 	WIRE_NAME_BYTES = 64
 };
 
@@ -40,7 +41,10 @@ enum wire_type {
 	WIRE_PORTS,      /* link words and pressure of the sender's ports */
 	WIRE_LANE,       /* a letter about one lane of a comm: failure and recovery */
 	WIRE_CLOSE,      /* this comm is closed at my end */
-	WIRE_BYE         /* the process ends its use of the plugin */
+	WIRE_BYE,        /* the process ends its use of the plugin */
+	WIRE_ACK,        /* what has come; also the heartbeat. Not counted itself */
+	WIRE_ADDRS,      /* all addresses of the sender's listener, first after the greeting */
+	WIRE_TYPE_LAST = WIRE_ADDRS
 };
 
 /* A socket address: family 4 or 6 (0 = none), port in host order, bytes in network order. */
@@ -58,17 +62,23 @@ struct wire_handle {
 	uint64_t instance;
 	uint64_t listen_id;
 	uint8_t secret[WIRE_SECRET_BYTES];
-	struct wire_addr addr[WIRE_ADDRS];
+	struct wire_addr addr[WIRE_HANDLE_ADDRS];
 	uint16_t version_min, version_max;
 	uint8_t port_count; /* home ports of the listening device: how many paths to make */
 };
 
+/*
+ * Greetings. A session is named by two random ids, one drawn by each end. Its messages (every frame
+ * but greetings, ACK and ADDRS) are counted from 0 in each direction, through all its connections.
+ */
 struct wire_hello {
 	uint64_t instance;
-	uint8_t secret[WIRE_SECRET_BYTES];
+	uint8_t secret[WIRE_SECRET_BYTES]; /* of a listen; of the session once that is known */
 	uint16_t version_min, version_max;
 	char host[WIRE_NAME_BYTES]; /* for log lines, NUL-terminated */
 	uint32_t pid;
+	uint64_t mine, yours; /* the session's ids; yours = 0 before the first WELCOME */
+	uint64_t received;    /* messages that have come so far */
 };
 
 struct wire_welcome {
@@ -76,6 +86,22 @@ struct wire_welcome {
 	uint16_t version;
 	char host[WIRE_NAME_BYTES];
 	uint32_t pid;
+	uint64_t mine, yours;
+	uint64_t received; /* the dialer goes on with this message */
+	uint64_t from;     /* and its end with this one */
+	uint8_t secret[WIRE_SECRET_BYTES]; /* opens later connections of this session to it */
+};
+
+/* ACK: `received` messages have come in all. With `ask` the other end answers at once. */
+struct wire_ack {
+	uint64_t received;
+	uint8_t ask;
+};
+
+struct wire_addrs {
+	uint8_t secret[WIRE_SECRET_BYTES]; /* as in WELCOME, of the end that writes this */
+	uint8_t count;
+	struct wire_addr addr[WIRE_ADDRS_MAX];
 };
 
 struct wire_refuse {
@@ -179,6 +205,10 @@ size_t wire_hello_encode(const struct wire_hello *m, uint8_t *out, size_t bytes)
 int wire_hello_decode(const uint8_t *in, size_t bytes, struct wire_hello *m);
 size_t wire_welcome_encode(const struct wire_welcome *m, uint8_t *out, size_t bytes);
 int wire_welcome_decode(const uint8_t *in, size_t bytes, struct wire_welcome *m);
+size_t wire_ack_encode(const struct wire_ack *m, uint8_t *out, size_t bytes);
+int wire_ack_decode(const uint8_t *in, size_t bytes, struct wire_ack *m);
+size_t wire_addrs_encode(const struct wire_addrs *m, uint8_t *out, size_t bytes);
+int wire_addrs_decode(const uint8_t *in, size_t bytes, struct wire_addrs *m);
 size_t wire_refuse_encode(const struct wire_refuse *m, uint8_t *out, size_t bytes);
 int wire_refuse_decode(const uint8_t *in, size_t bytes, struct wire_refuse *m);
 size_t wire_connect_encode(const struct wire_connect *m, uint8_t *out, size_t bytes);

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 static pthread_mutex_t world_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned world_warnings;
 static char world_warning[1024]; /* the last one */
+static bool world_limits;        /* log_limited() limits, as the real one does */
 
 static void world_log(enum log_level level, const char *fmt, va_list args)
 {
@@ -45,9 +47,18 @@ void log_limited(struct log_limit *limit, enum log_level level, const char *func
 {
 	va_list args;
 
-	(void)limit;
+	uint64_t now = now_ns();
+
 	(void)func;
 	(void)line;
+	pthread_mutex_lock(&world_lock);
+	if (world_limits && now < limit->next_ns) {
+		limit->dropped++;
+		pthread_mutex_unlock(&world_lock);
+		return;
+	}
+	limit->next_ns = now + LOG_LIMIT_INTERVAL_NS;
+	pthread_mutex_unlock(&world_lock);
 	va_start(args, fmt);
 	world_log(level, fmt, args);
 	va_end(args);

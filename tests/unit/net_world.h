@@ -210,7 +210,7 @@ static inline bool raw_is_readable(int fd, int ms)
 }
 
 /* Type of the next frame; 0 = the connection has ended, -1 = nothing within 15 s. */
-static inline int raw_receive(int fd, uint8_t *body, size_t *bytes)
+static inline int raw_receive_any(int fd, uint8_t *body, size_t *bytes)
 {
 	uint8_t head[WIRE_FRAME_BYTES];
 	struct wire_frame f;
@@ -227,25 +227,85 @@ static inline int raw_receive(int fd, uint8_t *body, size_t *bytes)
 	return f.type;
 }
 
-static inline void raw_hello(int fd, uint64_t instance, const uint8_t *secret, uint16_t version)
+/* The same, but for what keeps a session going. */
+static inline int raw_receive(int fd, uint8_t *body, size_t *bytes)
 {
-	struct wire_hello hello = {.instance = instance,
-				   .version_min = version,
-				   .version_max = version,
-				   .host = "raw",
-				   .pid = 1};
-	uint8_t body[1024];
+	int type;
 
-	memcpy(hello.secret, secret, sizeof(hello.secret));
-	raw_send(fd, WIRE_HELLO, body, wire_hello_encode(&hello, body, sizeof(body)));
+	do {
+		type = raw_receive_any(fd, body, bytes);
+	} while (type == WIRE_ACK || type == WIRE_ADDRS);
+	return type;
 }
 
-static inline void raw_welcome(int fd, uint64_t instance)
+static inline void raw_ack(int fd, uint64_t received, bool ask)
 {
-	struct wire_welcome welcome = {.instance = instance, .version = 1, .host = "raw", .pid = 1};
+	struct wire_ack ack = {.received = received, .ask = ask};
+	uint8_t body[64];
+
+	raw_send(fd, WIRE_ACK, body, wire_ack_encode(&ack, body, sizeof(body)));
+}
+
+static inline void raw_hello_of(int fd, const struct wire_hello *hello)
+{
 	uint8_t body[1024];
 
-	raw_send(fd, WIRE_WELCOME, body, wire_welcome_encode(&welcome, body, sizeof(body)));
+	raw_send(fd, WIRE_HELLO, body, wire_hello_encode(hello, body, sizeof(body)));
+}
+
+static inline struct wire_hello raw_hello_make(uint64_t instance, const uint8_t *secret)
+{
+	struct wire_hello hello = {.instance = instance,
+				   .version_min = 1,
+				   .version_max = 1,
+				   .host = "raw",
+				   .pid = 1,
+				   .mine = 4711};
+
+	memcpy(hello.secret, secret, sizeof(hello.secret));
+	return hello;
+}
+
+static inline void raw_hello(int fd, uint64_t instance, const uint8_t *secret, uint16_t version)
+{
+	struct wire_hello hello = raw_hello_make(instance, secret);
+
+	hello.version_min = hello.version_max = version;
+	raw_hello_of(fd, &hello);
+}
+
+/* Takes HELLO: the session's id of who dialed; 0 = something else came. */
+static inline uint64_t raw_take_hello(int fd)
+{
+	uint8_t body[WIRE_BODY_MAX];
+	struct wire_hello hello;
+	size_t bytes;
+
+	if (raw_receive_any(fd, body, &bytes) != WIRE_HELLO ||
+	    wire_hello_decode(body, bytes, &hello)) {
+		return 0;
+	}
+	return hello.mine;
+}
+
+static inline void raw_welcome_of(int fd, const struct wire_welcome *welcome)
+{
+	uint8_t body[1024];
+
+	raw_send(fd, WIRE_WELCOME, body, wire_welcome_encode(welcome, body, sizeof(body)));
+}
+
+/* `yours` is what HELLO said. */
+static inline void raw_welcome(int fd, uint64_t instance, uint64_t yours)
+{
+	struct wire_welcome welcome = {.instance = instance,
+				       .version = 1,
+				       .host = "raw",
+				       .pid = 1,
+				       .mine = 4711,
+				       .yours = yours};
+
+	raw_welcome_of(fd, &welcome);
 }
 
 #endif

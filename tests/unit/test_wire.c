@@ -17,6 +17,8 @@
 union any {
 	struct wire_hello hello;
 	struct wire_welcome welcome;
+	struct wire_ack ack;
+	struct wire_addrs addrs;
 	struct wire_refuse refuse;
 	struct wire_connect connect;
 	struct wire_keys keys;
@@ -42,6 +44,8 @@ struct kind {
 	}
 CODEC(hello)
 CODEC(welcome)
+CODEC(ack)
+CODEC(addrs)
 CODEC(refuse)
 CODEC(connect)
 CODEC(keys)
@@ -82,6 +86,9 @@ static void make_hello(void *to, uint64_t seed)
 	m->version_max = (uint16_t)(m->version_min + draw(&seed) % 100);
 	m->pid = (uint32_t)draw(&seed);
 	draw_text(m->host, sizeof(m->host), &seed);
+	m->mine = draw(&seed) | 1;
+	m->yours = draw(&seed);
+	m->received = draw(&seed);
 }
 
 static void make_welcome(void *to, uint64_t seed)
@@ -92,6 +99,32 @@ static void make_welcome(void *to, uint64_t seed)
 	m->version = (uint16_t)(1 + draw(&seed) % 65535);
 	m->pid = (uint32_t)draw(&seed);
 	draw_text(m->host, sizeof(m->host), &seed);
+	m->mine = draw(&seed) | 1;
+	m->yours = draw(&seed);
+	m->received = draw(&seed);
+	m->from = draw(&seed);
+	draw_bytes(m->secret, sizeof(m->secret), &seed);
+}
+
+static void make_ack(void *to, uint64_t seed)
+{
+	struct wire_ack *m = to;
+
+	m->received = draw(&seed);
+	m->ask = (uint8_t)draw(&seed);
+}
+
+static void make_addrs(void *to, uint64_t seed)
+{
+	struct wire_addrs *m = to;
+
+	draw_bytes(m->secret, sizeof(m->secret), &seed);
+	m->count = (uint8_t)(draw(&seed) % (WIRE_ADDRS_MAX + 1));
+	for (unsigned a = 0; a < m->count; a++) {
+		m->addr[a].family = draw(&seed) % 2 ? 4 : 6;
+		m->addr[a].port = (uint16_t)(1 + draw(&seed) % 65535);
+		draw_bytes(m->addr[a].bytes, sizeof(m->addr[a].bytes), &seed);
+	}
 }
 
 static void make_refuse(void *to, uint64_t seed)
@@ -157,8 +190,8 @@ static void make_ports(void *to, uint64_t seed)
 	{                                                                                          \
 		#kind, sizeof(struct wire_##kind), kind##_encode, kind##_decode, make_##kind       \
 	}
-static const struct kind kinds[] = {KIND(hello),   KIND(welcome), KIND(refuse),
-				    KIND(connect), KIND(keys),    KIND(ports)};
+static const struct kind kinds[] = {KIND(hello),   KIND(welcome), KIND(ack),  KIND(addrs),
+				    KIND(refuse),  KIND(connect), KIND(keys), KIND(ports)};
 
 /* Decodes a copy that ends where its memory ends. */
 static int decode_tight(const struct kind *k, const uint8_t *in, size_t bytes, void *m)
@@ -267,6 +300,12 @@ Test(wire, random_bytes_are_decoded_to_sound_values_or_refused)
 			cr_assert(got.connect.lane_count >= 1 &&
 				  got.connect.lane_count <= CORE_LANES_MAX);
 		}
+		if (k->decode == addrs_decode) {
+			cr_assert(got.addrs.count <= WIRE_ADDRS_MAX);
+		}
+		if (k->decode == hello_decode) {
+			cr_assert_neq(got.hello.mine, 0);
+		}
 		if (k->decode == keys_decode) {
 			cr_assert(got.keys.port_count <= CORE_PORTS_MAX);
 		}
@@ -305,6 +344,48 @@ Test(wire, counts_out_of_range_are_refused)
 	cr_assert_eq(wire_connect_encode(&m, body, sizeof(body)), 0);
 }
 
+Test(wire, addresses_that_cannot_be_dialed_are_refused)
+{
+	struct wire_addrs m, got;
+	uint8_t body[WIRE_BODY_MAX];
+	enum { COUNT_AT = WIRE_SECRET_BYTES, FIRST_AT = COUNT_AT + 4, PORT_AT = FIRST_AT + 2 };
+
+	memset(&m, 0, sizeof(m));
+	m.count = 1;
+	m.addr[0] = (struct wire_addr){.family = 4, .port = 7, .bytes = {10, 0, 0, 1}};
+	wire_addrs_encode(&m, body, sizeof(body));
+	cr_assert_eq(wire_addrs_decode(body, sizeof(body), &got), 0);
+	body[FIRST_AT] = 5;
+	cr_assert_eq(wire_addrs_decode(body, sizeof(body), &got), -EPROTO, "no such family");
+	body[FIRST_AT] = 0;
+	cr_assert_eq(wire_addrs_decode(body, sizeof(body), &got), -EPROTO, "no address");
+	body[FIRST_AT] = 6;
+	body[PORT_AT] = 0;
+	cr_assert_eq(wire_addrs_decode(body, sizeof(body), &got), -EPROTO, "no port");
+	body[PORT_AT] = 7;
+	body[COUNT_AT] = WIRE_ADDRS_MAX + 1;
+	cr_assert_eq(wire_addrs_decode(body, sizeof(body), &got), -EPROTO);
+	m.count = WIRE_ADDRS_MAX + 1;
+	cr_assert_eq(wire_addrs_encode(&m, body, sizeof(body)), 0);
+}
+
+Test(wire, a_greeting_without_a_session_is_refused)
+{
+	struct wire_welcome welcome, welcomed;
+	struct wire_hello hello, got;
+	uint8_t body[WIRE_BODY_MAX];
+
+	memset(&hello, 0, sizeof(hello));
+	memset(&welcome, 0, sizeof(welcome));
+	make_hello(&hello, 4);
+	make_welcome(&welcome, 4);
+	hello.mine = welcome.mine = 0;
+	wire_hello_encode(&hello, body, sizeof(body));
+	cr_assert_eq(wire_hello_decode(body, sizeof(body), &got), -EPROTO);
+	wire_welcome_encode(&welcome, body, sizeof(body));
+	cr_assert_eq(wire_welcome_decode(body, sizeof(body), &welcomed), -EPROTO);
+}
+
 Test(wire, text_of_a_peer_ends_and_cannot_move_a_cursor)
 {
 	struct wire_refuse m, got;
@@ -324,7 +405,8 @@ Test(wire, text_of_a_peer_ends_and_cannot_move_a_cursor)
 
 Test(wire, frame_bounds)
 {
-	struct wire_frame f = {.bytes = WIRE_BODY_MAX, .type = WIRE_BYE, .target = 1ull << 63};
+	struct wire_frame f = {
+		.bytes = WIRE_BODY_MAX, .type = WIRE_TYPE_LAST, .target = 1ull << 63};
 	struct wire_frame got;
 	uint8_t head[WIRE_FRAME_BYTES];
 
@@ -338,7 +420,7 @@ Test(wire, frame_bounds)
 	f.type = 0;
 	wire_frame_encode(&f, head);
 	cr_assert_eq(wire_frame_decode(head, &got), -EPROTO);
-	f.type = WIRE_BYE + 1;
+	f.type = WIRE_TYPE_LAST + 1;
 	wire_frame_encode(&f, head);
 	cr_assert_eq(wire_frame_decode(head, &got), -EPROTO);
 }
