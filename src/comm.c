@@ -100,6 +100,7 @@ void comm_peer_set(struct comm *c, struct peer *peer)
 	pthread_mutex_lock(&table.lock);
 	c->peer = peer;
 	pthread_mutex_unlock(&table.lock);
+	peer_watch(peer, true);
 }
 
 bool comm_find(uint64_t id, void (*fn)(struct comm *c, void *arg), void *arg)
@@ -695,6 +696,7 @@ void comm_destroy(struct comm *c)
 		port_destroy(&c->port[i]);
 	}
 	if (c->peer != NULL) {
+		peer_watch(c->peer, false);
 		peer_put(c->peer);
 	}
 	munmap(c, comm_bytes((enum comm_kind)c->kind));
