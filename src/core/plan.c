@@ -783,7 +783,7 @@ int plan_lane(struct core_send *c, struct core_msg *m, uint32_t wrs, uint64_t no
 		if (lane_takes(c, l, wrs)) {
 			return (int)l;
 		}
-		if (c->cfg.observe && (c->active >> l & 1) != 0) {
+		if (c->cfg.observe && c->lane[l].state == LANE_ACTIVE) {
 			return -1;
 		}
 	}
