@@ -196,6 +196,8 @@ void fake_path_find(struct fake_qp *qp);
 /* Notice who finds no way, and fail whose time is up. Called by whatever posts, polls or moves. */
 void fake_watch(struct fake_qp *posted);
 void fake_ghosts_free(void);
+/* Whether the ports of a QP and of a GID get at each other, both ways. */
+bool fake_gid_answers(const struct fake_qp *qp, const union ibv_gid *gid, int sgid_index);
 
 static inline void fake_path_look(struct fake_qp *qp)
 {

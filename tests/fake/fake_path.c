@@ -114,6 +114,22 @@ void fake_path_find(struct fake_qp *qp)
 		   !(from->losses & FAKE_LOSE_IN);
 }
 
+bool fake_gid_answers(const struct fake_qp *qp, const union ibv_gid *gid, int sgid_index)
+{
+	const struct fake_port *from = &qp->device->port[qp->port], *to;
+	const struct fake_device *device;
+	int port;
+
+	if (sgid_index < 0 || sgid_index >= FAKE_GIDS)
+		return false;
+	device = port_of_gid(gid, from->gid_version[sgid_index], &port);
+	if (!device)
+		return false;
+	to = &device->port[port];
+	return from->up && to->up && !device->fatal &&
+	       !((from->losses | to->losses) & (FAKE_CUT | FAKE_DELAY));
+}
+
 /* Ghosts */
 
 static void ghost_keep(struct fake_qp *qp, uint64_t seq, uint32_t psn)

@@ -907,10 +907,37 @@ static int modify(struct fake_qp *qp, const struct ibv_qp_attr *attr, int mask)
 	return rc;
 }
 
+static bool is_resolved(const struct fake_qp *qp, const struct ibv_ah_attr *ah)
+{
+	bool is;
+
+	pthread_mutex_lock(&fake.lock);
+	is = fake.config.resolve_ms == 0 || fake_gid_answers(qp, &ah->grh.dgid, ah->grh.sgid_index);
+	pthread_mutex_unlock(&fake.lock);
+	return is;
+}
+
+/* The kernel asks for the far port's link address, and waits. */
+static bool resolve(const struct fake_qp *qp, const struct ibv_ah_attr *ah)
+{
+	unsigned ms = 0;
+
+	while (!is_resolved(qp, ah)) {
+		if (ms++ >= fake.config.resolve_ms)
+			return false;
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+	return true;
+}
+
 static int modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 {
 	struct fake_qp *qp = fake_qp_of(ibv);
+	bool resolved = !(mask & IBV_QP_AV) || resolve(qp, &attr->ah_attr);
 	int rc = command_enter("modify_qp", qp->device);
+
+	if (rc == 0 && !resolved)
+		rc = ETIMEDOUT;
 
 	if (rc == EIO && qp->device->fatal && (mask & IBV_QP_STATE) &&
 	    (attr->qp_state == IBV_QPS_ERR || attr->qp_state == IBV_QPS_RESET))

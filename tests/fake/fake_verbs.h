@@ -66,9 +66,10 @@ struct fake_config {
 	bool destroy_cleans_cq; /* destroy_qp takes the QP's completions out of its CQs, as mlx5
 				   does */
 	/* What drivers do and RC programs must live with; all off by default. */
-	bool err_lands;	    /* a QP in ERR still takes the data of writes, until destroy_qp */
-	bool no_recv_flush; /* going to ERR gives no completion for posted receives */
-	bool torn;	    /* of a write that a cut stops, a first part has landed */
+	bool err_lands;	     /* a QP in ERR still takes the data of writes, until destroy_qp */
+	bool no_recv_flush;  /* going to ERR gives no completion for posted receives */
+	bool torn;	     /* of a write that a cut stops, a first part has landed */
+	unsigned resolve_ms; /* RTR asks for the far port's address; -ETIMEDOUT after [asks not] */
 };
 
 /* The table to put in place of `verbs`. */

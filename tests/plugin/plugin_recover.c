@@ -263,7 +263,7 @@ static void each_port(enum fault fault)
 {
 	struct world w;
 
-	world_open(&w, &(struct fake_config){.torn = true}, false);
+	world_open(&w, &(struct fake_config){.torn = true, .resolve_ms = 300}, false);
 	run_until_used(&w, (1u << PORTS) - 1, "before");
 	for (int rail = 0; rail < RAILS; rail++) {
 		int device = rail + (rail % 2 ? RAILS : 0);
@@ -400,8 +400,10 @@ static void random_immediate(void)
 
 static void random_queued(void)
 {
-	random_faults(&(struct fake_config){.torn = true, .err_lands = true, .reuse_qpn = true},
-		      true, rig_scaled(200));
+	random_faults(
+		&(struct fake_config){
+			.torn = true, .err_lands = true, .reuse_qpn = true, .resolve_ms = 300},
+		true, rig_scaled(200));
 }
 
 static void random_cleaned(void)

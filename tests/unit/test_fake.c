@@ -363,6 +363,25 @@ Test(fake_state, a_write_before_the_far_end_is_ready_to_receive_is_sent_again)
 	pair_close();
 }
 
+Test(fake_state, ready_to_receive_needs_an_address_where_the_kernel_asks_for_it)
+{
+	struct ibv_qp_attr rtr;
+
+	pair_open((struct fake_config){.resolve_ms = RETRY_MS});
+	cr_assert_eq(modify(&a, IBV_QPS_RESET), 0);
+	end_init(&a);
+	rtr = rtr_attr(&a, &b, PSN_B);
+	fake_port_set(1, 2, false);
+	cr_assert_eq(verbs.modify_qp(a.qp, &rtr, RTR_MASK), -ETIMEDOUT);
+	cr_assert_eq(a.qp->state, IBV_QPS_INIT);
+	fake_port_set(1, 2, true);
+	fake_port_lose(0, 1, FAKE_LOSE_IN);
+	cr_assert_eq(verbs.modify_qp(a.qp, &rtr, RTR_MASK), -ETIMEDOUT);
+	fake_port_lose(0, 1, 0);
+	cr_assert_eq(verbs.modify_qp(a.qp, &rtr, RTR_MASK), 0);
+	pair_close();
+}
+
 /* Ghosts */
 
 /* One write of a to b, held in a queue; the sender has given it up. */
