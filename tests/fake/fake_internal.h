@@ -8,6 +8,7 @@
 #define RAILYARD_FAKE_INTERNAL_H
 
 #include <pthread.h>
+#include <sched.h>
 
 #include "fake_verbs.h"
 
@@ -179,6 +180,16 @@ static inline struct fake_qp *fake_qp_of(struct ibv_qp *qp)
 static inline struct fake_cq *fake_cq_of(struct ibv_cq *cq)
 {
 	return (struct fake_cq *)(void *)cq;
+}
+
+/*
+ * fake_lock - never sleeps, so that a test can tell a call that waits, which goes to sleep for it,
+ * from one that the scheduler put off.
+ */
+static inline void fake_lock(void)
+{
+	while (pthread_mutex_trylock(&fake.lock) != 0)
+		sched_yield();
 }
 
 /* fake_enter - take the lock; nonzero is the error that this call is to fail with. */

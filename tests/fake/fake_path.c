@@ -190,7 +190,7 @@ unsigned fake_ghosts(void)
 {
 	unsigned count;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	count = fake.ghost_count;
 	pthread_mutex_unlock(&fake.lock);
 	return count;
@@ -200,7 +200,7 @@ unsigned fake_ghosts_dropped(void)
 {
 	unsigned count;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	count = fake.ghosts_dropped;
 	pthread_mutex_unlock(&fake.lock);
 	return count;
@@ -210,7 +210,7 @@ unsigned fake_ghosts_release(void)
 {
 	unsigned landed = 0;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	for (struct fake_ghost *ghost = fake.ghosts; ghost; ghost = ghost->next) {
 		struct fake_qp *peer = qp_by_number(&ghost->dgid, ghost->gid_version, ghost->qpn);
 
@@ -305,7 +305,7 @@ static void ways_changed(void)
 
 void fake_retry_set(unsigned ms)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake.retry_ns = ms * NS_PER_MS;
 	ways_changed();
 	pthread_mutex_unlock(&fake.lock);
@@ -313,7 +313,7 @@ void fake_retry_set(unsigned ms)
 
 void fake_retry_exceeded(int device, int port)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	for (struct fake_qp *qp = fake.qps; qp; qp = qp->next) {
 		if (qp->device->index == device && qp->port == port &&
 		    qp->ibv.state == IBV_QPS_RTS && qp->sq_acked < qp->sq_posted)
@@ -327,7 +327,7 @@ void fake_port_set(int device, int port, bool up)
 {
 	struct fake_device *d = &fake.device[device];
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	if (d->port[port].up != up) {
 		d->port[port].up = up;
 		fake_raise_all(d, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR, port);
@@ -338,7 +338,7 @@ void fake_port_set(int device, int port, bool up)
 
 void fake_port_lose(int device, int port, unsigned losses)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake.device[device].port[port].losses = losses;
 	ways_changed();
 	pthread_mutex_unlock(&fake.lock);
@@ -348,7 +348,7 @@ void fake_gid_set(int device, int port, int index, const union ibv_gid *gid, int
 {
 	struct fake_port *p = &fake.device[device].port[port];
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	p->gid[index] = version ? *gid : (union ibv_gid){{0}};
 	p->gid_version[index] = version;
 	ways_changed();
@@ -362,7 +362,7 @@ void fake_hang(int device, unsigned ms)
 
 void fake_device_fatal(int device)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake.device[device].fatal = true;
 	fake_raise_all(&fake.device[device], IBV_EVENT_DEVICE_FATAL, 0);
 	ways_changed();

@@ -22,7 +22,7 @@ struct fake fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 int fake_enter(const char *call)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	if (fake.fail_always && strcmp(fake.fail_always, call) == 0) {
 		fake.failed = call;
 		return fake.fail_always_error;
@@ -122,7 +122,7 @@ static int get_async_event(struct ibv_context *ibv, struct ibv_async_event *even
 	/* Outside the lock: it blocks unless the caller has set O_NONBLOCK, as with a device. */
 	if (read(ibv->async_fd, &one, sizeof(one)) != sizeof(one))
 		return -errno;
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	rc = -EAGAIN;
 	if (ctx->event_count > 0) {
 		struct fake_event *head = &ctx->event[ctx->event_head];
@@ -142,7 +142,7 @@ static void ack_async_event(struct ibv_async_event *event)
 {
 	uint32_t *unacked = NULL;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	switch (event->event_type) {
 	case IBV_EVENT_CQ_ERR:
 		unacked = &fake_cq_of(event->element.cq)->unacked;
@@ -179,7 +179,7 @@ void fake_raise_all(struct fake_device *device, enum ibv_event_type type, int po
 
 void fake_event(int device, enum ibv_event_type type, int port)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake_raise_all(&fake.device[device], type, port);
 	pthread_mutex_unlock(&fake.lock);
 }
@@ -188,7 +188,7 @@ void fake_event_qp(struct ibv_qp *qp, enum ibv_event_type type)
 {
 	struct ibv_async_event event = {.element.qp = qp, .event_type = type};
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake_raise(qp->context, event, &fake_qp_of(qp)->unacked);
 	pthread_mutex_unlock(&fake.lock);
 }
@@ -911,7 +911,7 @@ static bool is_resolved(const struct fake_qp *qp, const struct ibv_ah_attr *ah)
 {
 	bool is;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	is = fake.config.resolve_ms == 0 || fake_gid_answers(qp, &ah->grh.dgid, ah->grh.sgid_index);
 	pthread_mutex_unlock(&fake.lock);
 	return is;
@@ -1035,7 +1035,7 @@ static void forget_all(void)
 
 void fake_init(const struct fake_config *config)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	forget_all();
 	init_locked(config);
 	pthread_mutex_unlock(&fake.lock);
@@ -1048,7 +1048,7 @@ void fake_fail_nth(unsigned n, int error)
 
 void fake_fail_nth_of(const char *call, unsigned n, int error)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake.fail_only = call;
 	fake.fail_in = n;
 	fake.fail_error = error;
@@ -1058,7 +1058,7 @@ void fake_fail_nth_of(const char *call, unsigned n, int error)
 
 void fake_fail_always(const char *call, int error)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake.fail_always = call;
 	fake.fail_always_error = error;
 	pthread_mutex_unlock(&fake.lock);
@@ -1068,7 +1068,7 @@ const char *fake_failed(void)
 {
 	const char *failed;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	failed = fake.failed;
 	pthread_mutex_unlock(&fake.lock);
 	return failed;
@@ -1076,14 +1076,14 @@ const char *fake_failed(void)
 
 void fake_counts_get(struct fake_counts *out)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	*out = fake.counts;
 	pthread_mutex_unlock(&fake.lock);
 }
 
 void fake_counts_reset(void)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake.counts = (struct fake_counts){0};
 	pthread_mutex_unlock(&fake.lock);
 }
@@ -1092,7 +1092,7 @@ uint64_t fake_port_bytes(int device, int port)
 {
 	uint64_t bytes;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	bytes = fake.device[device].port[port].bytes;
 	pthread_mutex_unlock(&fake.lock);
 	return bytes;
@@ -1102,7 +1102,7 @@ const char *fake_fault(void)
 {
 	const char *fault;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fault = fake.faults ? fake.fault : NULL;
 	pthread_mutex_unlock(&fake.lock);
 	return fault;
@@ -1110,7 +1110,7 @@ const char *fake_fault(void)
 
 void fake_fault_clear(void)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake.faults = 0;
 	pthread_mutex_unlock(&fake.lock);
 }
@@ -1119,7 +1119,7 @@ int fake_leaks(char *text, size_t text_bytes)
 {
 	int contexts = 0, total;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	for (struct fake_context *ctx = fake.contexts; ctx; ctx = ctx->next)
 		contexts++;
 	total = contexts + fake.open_pds + fake.open_mrs + fake.open_cqs + fake.open_qps;

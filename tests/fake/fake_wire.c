@@ -473,7 +473,7 @@ bool fake_step(void)
 	bool moved = false;
 	uint64_t count;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake_watch(NULL);
 	count = move_nth(UINT64_MAX, &moved);
 	if (count)

@@ -22,7 +22,7 @@ enum {
 	RETRY_MS = 40,	       /* of the fake's queue pairs */
 	AGAIN_BYTES = 1 << 20, /* that show a port in use */
 	BIG = 4 << 20,
-	SOON_MS = 60000 /* by when what must happen has happened, on any machine */
+	SOON_MS = 120000 /* by when what must happen has happened, on any machine */
 };
 
 struct world {
@@ -90,7 +90,7 @@ static void world_open_with(struct world *w, const struct fake_config *fakes, in
 		}
 		w->run[i] = traffic_start(&w->p[i], &one);
 	}
-	traffic_times_reset();
+	traffic_times_reset(false);
 }
 
 static void world_open(struct world *w, const struct fake_config *more, bool queued)
@@ -475,6 +475,7 @@ static void no_call_waits(void)
 	struct world w;
 
 	world_open(&w, &(struct fake_config){0}, false);
+	traffic_times_reset(true);
 	for (int i = 0; i < PORTS; i++)
 		fake_hang(i, 2000);
 	for (int i = 0; i < RAILS - 1; i++) {
@@ -485,7 +486,7 @@ static void no_call_waits(void)
 	for (int i = 0; i < PORTS; i++)
 		fault_end(i);
 	run_until_used(&w, (1u << PORTS) - 1, "hung commands");
-	CHECK(traffic_longest_ns() < 1000 * NS_PER_MS);
+	CHECK(traffic_longest_wait_ns() < 1000 * NS_PER_MS);
 	world_close(&w, "hung commands");
 }
 

@@ -151,9 +151,12 @@ enum ry_net_result traffic_recv_rc(const struct run *r);
 void traffic_drain(struct run *r);
 void traffic_stop(struct run *r);
 
-/* Time inside isend, irecv and test, all traffic since the reset. */
-uint64_t traffic_longest_ns(void);
-void traffic_times_reset(void);
+/*
+ * Time inside isend, irecv and test, all traffic since the reset; if asked for, also of those calls
+ * alone that went to sleep, which on a busy machine is what tells.
+ */
+uint64_t traffic_longest_wait_ns(void);
+void traffic_times_reset(bool watch_waits);
 void traffic_times_print(const char *what);
 
 /* Single steps, for cases with an order of their own; they retry until taken or done. */

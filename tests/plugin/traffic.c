@@ -3,11 +3,13 @@
  * traffic.c - groups of messages with random sizes, tags and order of calls; every byte and every
  * reported size is checked, and that nothing beside the buffers is written.
  */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
 #include "rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "util.h"
@@ -46,14 +48,40 @@ struct run {
 static struct {
 	uint64_t longest_ns;
 	uint64_t count[64]; /* calls of less than 2^i ns */
+	bool is_watched;
+	unsigned waits;
+	uint64_t longest_wait_ns;
 } times;
 
 static uint64_t call_began;
+static long sleeps_began;
+
+/* How often this thread has gone to sleep by itself: being put off does not count. */
+static long sleeps(void)
+{
+	struct rusage usage;
+
+	if (!times.is_watched)
+		return 0;
+	CHECK_INT(getrusage(RUSAGE_THREAD, &usage), 0);
+	return usage.ru_nvcsw;
+}
+
+static void call_begins(void)
+{
+	sleeps_began = sleeps();
+	call_began = now_ns();
+}
 
 static void call_ended(void)
 {
 	uint64_t ns = now_ns() - call_began;
 
+	if (sleeps() != sleeps_began) {
+		times.waits++;
+		if (ns > times.longest_wait_ns)
+			times.longest_wait_ns = ns;
+	}
 	if (ns > times.longest_ns)
 		times.longest_ns = ns;
 	times.count[ns ? 64 - __builtin_clzll(ns) : 0]++;
@@ -62,19 +90,20 @@ static void call_ended(void)
 /* rc = CALL(...), timed. */
 #define TIMED(call)                                                                                \
 	do {                                                                                       \
-		call_began = now_ns();                                                             \
+		call_begins();                                                                     \
 		rc = (call);                                                                       \
 		call_ended();                                                                      \
 	} while (0)
 
-uint64_t traffic_longest_ns(void)
+uint64_t traffic_longest_wait_ns(void)
 {
-	return times.longest_ns;
+	return times.longest_wait_ns;
 }
 
-void traffic_times_reset(void)
+void traffic_times_reset(bool watch_waits)
 {
 	memset(&times, 0, sizeof(times));
+	times.is_watched = watch_waits;
 }
 
 void traffic_times_print(const char *what)
@@ -89,6 +118,9 @@ void traffic_times_print(const char *what)
 	printf("       %s: %llu calls, 99.9 %% of them below %.1f us, longest %.1f us\n", what,
 	       (unsigned long long)calls, (double)(1ull << i) / 1000.,
 	       (double)times.longest_ns / 1000.);
+	if (times.is_watched)
+		printf("       %s: %u calls slept, longest %.1f us\n", what, times.waits,
+		       (double)times.longest_wait_ns / 1000.);
 }
 
 /* Of a call that failed: whether the traffic goes on without it. */
