@@ -654,7 +654,7 @@ static bool pressure_moved(uint32_t told, uint32_t now)
 /* Tell the peer of a comm when what it knows of our ports is not the present state. */
 static void ports_tell(struct comm *c, void *arg)
 {
-	struct wire_ports m = { .port_count = (uint8_t)comm_port_total(c) };
+	struct wire_ports m = { 0 };
 	bool *any = arg, news = false;
 	uint8_t body[64];
 
@@ -662,6 +662,7 @@ static void ports_tell(struct comm *c, void *arg)
 	if (!__atomic_load_n(&c->attached, __ATOMIC_ACQUIRE)) {
 		return;
 	}
+	m.port_count = (uint8_t)comm_port_total(c);
 	for (int i = 0; i < m.port_count; i++) {
 		const struct core_port *word = &c->port[i].port->word;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * fake_verbs.c - the fake's objects: devices, ports, contexts, PDs, MRs, CQs, QPs, async events.
+ * How they fail at a test's word is in fake_path.c.
  *
  * Calls return 0 or -errno as verbs.h says. What a device would refuse is refused with the same
  * errno; what it would take and suffer from later is a fault (fake_fault).
@@ -14,18 +15,20 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 struct fake fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 int fake_enter(const char *call)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	if (fake.fail_always && strcmp(fake.fail_always, call) == 0) {
 		fake.failed = call;
 		return fake.fail_always_error;
 	}
-	if (fake.fail_in == 0 || --fake.fail_in > 0)
+	if (fake.fail_in == 0 || (fake.fail_only && strcmp(fake.fail_only, call) != 0) ||
+	    --fake.fail_in > 0)
 		return 0;
 	fake.failed = call;
 	return fake.fail_error;
@@ -45,6 +48,26 @@ void fake_fault_add(const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(fake.fault, sizeof(fake.fault), fmt, args);
 	va_end(args);
+}
+
+/* A command to a device: a dead one executes none. */
+static int command_enter_now(const char *call, const struct fake_device *device)
+{
+	int rc = fake_enter(call);
+
+	return rc == 0 && device->fatal ? EIO : rc;
+}
+
+/* One that may hang; not under the lock. */
+static int command_enter(const char *call, const struct fake_device *device)
+{
+	unsigned ms = __atomic_load_n(&device->hang_ms, __ATOMIC_RELAXED);
+
+	if (ms)
+		nanosleep(&(struct timespec){.tv_sec = ms / 1000,
+					     .tv_nsec = (long)(ms % 1000) * 1000000},
+			  NULL);
+	return command_enter_now(call, device);
 }
 
 /* Async events */
@@ -99,7 +122,7 @@ static int get_async_event(struct ibv_context *ibv, struct ibv_async_event *even
 	/* Outside the lock: it blocks unless the caller has set O_NONBLOCK, as with a device. */
 	if (read(ibv->async_fd, &one, sizeof(one)) != sizeof(one))
 		return -errno;
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	rc = -EAGAIN;
 	if (ctx->event_count > 0) {
 		struct fake_event *head = &ctx->event[ctx->event_head];
@@ -119,7 +142,7 @@ static void ack_async_event(struct ibv_async_event *event)
 {
 	uint32_t *unacked = NULL;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	switch (event->event_type) {
 	case IBV_EVENT_CQ_ERR:
 		unacked = &fake_cq_of(event->element.cq)->unacked;
@@ -144,7 +167,7 @@ static void ack_async_event(struct ibv_async_event *event)
 	pthread_mutex_unlock(&fake.lock);
 }
 
-static void raise_all(struct fake_device *device, enum ibv_event_type type, int port)
+void fake_raise_all(struct fake_device *device, enum ibv_event_type type, int port)
 {
 	struct ibv_async_event event = {.element.port_num = port, .event_type = type};
 
@@ -156,8 +179,8 @@ static void raise_all(struct fake_device *device, enum ibv_event_type type, int 
 
 void fake_event(int device, enum ibv_event_type type, int port)
 {
-	pthread_mutex_lock(&fake.lock);
-	raise_all(&fake.device[device], type, port);
+	fake_lock();
+	fake_raise_all(&fake.device[device], type, port);
 	pthread_mutex_unlock(&fake.lock);
 }
 
@@ -165,7 +188,7 @@ void fake_event_qp(struct ibv_qp *qp, enum ibv_event_type type)
 {
 	struct ibv_async_event event = {.element.qp = qp, .event_type = type};
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake_raise(qp->context, event, &fake_qp_of(qp)->unacked);
 	pthread_mutex_unlock(&fake.lock);
 }
@@ -233,7 +256,10 @@ static void init_locked(const struct fake_config *config)
 	fake.counts = (struct fake_counts){0};
 	fake.open_pds = fake.open_mrs = fake.open_cqs = fake.open_qps = 0;
 	fake.fail_in = fake.faults = 0;
-	fake.failed = fake.fail_always = NULL;
+	fake.failed = fake.fail_always = fake.fail_only = NULL;
+	fake.watching = config->err_lands || config->torn;
+	fake.watch_epoch = fake.retry_ns = fake.retry_at = 0;
+	fake.ghosts_dropped = 0;
 	for (int d = 0; d < fake.config.device_count; d++)
 		device_init(&fake.device[d], d);
 }
@@ -362,7 +388,7 @@ static bool port_is_valid(int port)
 
 static int query_port(struct ibv_context *ctx, uint8_t num, struct ibv_port_attr *attr)
 {
-	int rc = fake_enter("query_port");
+	int rc = command_enter("query_port", fake_device_of(ctx));
 
 	if (rc == 0 && !port_is_valid(num))
 		rc = EINVAL;
@@ -425,28 +451,6 @@ static int query_gid_version(struct ibv_context *ctx, uint8_t num, int index)
 	return rc == 0 ? -ENOENT : rc;
 }
 
-void fake_port_set(int device, int port, bool up)
-{
-	pthread_mutex_lock(&fake.lock);
-	if (fake.device[device].port[port].up != up) {
-		fake.device[device].port[port].up = up;
-		fake.epoch++;
-		raise_all(&fake.device[device], up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR,
-			  port);
-	}
-	fake_settle();
-	pthread_mutex_unlock(&fake.lock);
-}
-
-void fake_port_hold(int device, int port, bool hold)
-{
-	pthread_mutex_lock(&fake.lock);
-	fake.device[device].port[port].held = hold;
-	fake.epoch++;
-	fake_settle();
-	pthread_mutex_unlock(&fake.lock);
-}
-
 /* PDs and MRs */
 
 static void object_add(struct ibv_context *ctx, int *open)
@@ -463,7 +467,7 @@ static void object_del(struct ibv_context *ctx, int *open)
 
 static int alloc_pd(struct ibv_context *ctx, struct ibv_pd **out)
 {
-	int rc = fake_enter("alloc_pd");
+	int rc = command_enter_now("alloc_pd", fake_device_of(ctx));
 	struct fake_pd *pd = NULL;
 
 	if (rc == 0) {
@@ -550,7 +554,7 @@ static int mr_make(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, i
 static int reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, int access,
 		  struct ibv_mr **out)
 {
-	int rc = fake_enter("reg_mr");
+	int rc = command_enter_now("reg_mr", fake_device_of(pd->context));
 
 	if (rc == 0)
 		rc = mr_make(pd, addr, bytes, iova, access, out);
@@ -561,7 +565,7 @@ static int reg_mr(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, in
 static int reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd,
 			 int access, struct ibv_mr **out)
 {
-	int rc = fake_enter("reg_dmabuf_mr");
+	int rc = command_enter_now("reg_dmabuf_mr", fake_device_of(pd->context));
 	void *at = MAP_FAILED;
 
 	if (rc == 0 && !fake.config.dmabuf)
@@ -607,7 +611,7 @@ static int dereg_mr(struct ibv_mr *ibv)
 
 static int create_cq(struct ibv_context *ctx, int cqe, void *cq_context, struct ibv_cq **out)
 {
-	int rc = fake_enter("create_cq");
+	int rc = command_enter_now("create_cq", fake_device_of(ctx));
 	struct fake_cq *cq = NULL;
 
 	if (rc == 0 && (cqe < 1 || cqe > fake.config.max_cqe))
@@ -749,7 +753,7 @@ static void qp_insert(struct fake_qp *qp, struct ibv_pd *pd, struct ibv_qp_init_
 
 static int create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, struct ibv_qp **out)
 {
-	int rc = fake_enter("create_qp");
+	int rc = command_enter("create_qp", fake_device_of(pd->context));
 	struct fake_qp *qp = NULL;
 	int place = -1;
 
@@ -792,8 +796,11 @@ static void qp_remove(struct fake_qp *qp)
 
 static int destroy_qp(struct ibv_qp *ibv)
 {
-	int rc = fake_enter("destroy_qp");
+	struct fake_device *device = fake_qp_of(ibv)->device;
+	int rc = command_enter("destroy_qp", device);
 
+	if (rc == EIO && device->fatal)
+		rc = 0; /* it says so */
 	if (rc == 0)
 		qp_remove(fake_qp_of(ibv));
 	fake_leave();
@@ -810,13 +817,17 @@ enum {
 
 static int to_init(struct fake_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
-	bool from = qp->ibv.state == IBV_QPS_RESET;
+	/* From INIT again: only what is named changes. */
+	bool again = qp->ibv.state == IBV_QPS_INIT && (mask & ~MASK_INIT) == 0;
+	bool first = qp->ibv.state == IBV_QPS_RESET && (mask & MASK_INIT) == MASK_INIT;
 
-	if (!from || (mask & MASK_INIT) != MASK_INIT || !port_is_valid(attr->port_num) ||
-	    attr->pkey_index != 0)
+	if ((!first && !again) || ((mask & IBV_QP_PORT) && !port_is_valid(attr->port_num)) ||
+	    ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index != 0))
 		return EINVAL;
-	qp->port = attr->port_num;
-	qp->access = (int)attr->qp_access_flags;
+	if (mask & IBV_QP_PORT)
+		qp->port = attr->port_num;
+	if (mask & IBV_QP_ACCESS_FLAGS)
+		qp->access = (int)attr->qp_access_flags;
 	return 0;
 }
 
@@ -838,7 +849,7 @@ static int to_rtr(struct fake_qp *qp, const struct ibv_qp_attr *attr, int mask)
 	qp->dgid = ah->grh.dgid;
 	qp->mtu = attr->path_mtu;
 	qp->dest_qpn = attr->dest_qp_num;
-	qp->rq_psn = attr->rq_psn;
+	qp->rq_psn = qp->rq_next = attr->rq_psn;
 	qp->dest_rd_atomic = attr->max_dest_rd_atomic;
 	return 0;
 }
@@ -849,7 +860,7 @@ static int to_rts(struct fake_qp *qp, const struct ibv_qp_attr *attr, int mask)
 	    attr->sq_psn > 0xffffff || attr->timeout > 31 || attr->retry_cnt > 7 ||
 	    attr->rnr_retry > 7)
 		return EINVAL;
-	qp->sq_psn = attr->sq_psn;
+	qp->sq_psn = qp->sq_next = attr->sq_psn;
 	qp->rd_atomic = attr->max_rd_atomic;
 	return 0;
 }
@@ -861,6 +872,7 @@ static void to_reset(struct fake_qp *qp)
 	cq_forget(fake_cq_of(qp->ibv.recv_cq), qp);
 	qp->sq_posted = qp->sq_landed = qp->sq_acked = qp->sq_freed = 0;
 	qp->rq_posted = qp->rq_taken = qp->rq_freed = 0;
+	qp->spilled = qp->ghosts = qp->blocked_ns = 0;
 }
 
 static int modify(struct fake_qp *qp, const struct ibv_qp_attr *attr, int mask)
@@ -895,12 +907,43 @@ static int modify(struct fake_qp *qp, const struct ibv_qp_attr *attr, int mask)
 	return rc;
 }
 
+static bool is_resolved(const struct fake_qp *qp, const struct ibv_ah_attr *ah)
+{
+	bool is;
+
+	fake_lock();
+	is = fake.config.resolve_ms == 0 || fake_gid_answers(qp, &ah->grh.dgid, ah->grh.sgid_index);
+	pthread_mutex_unlock(&fake.lock);
+	return is;
+}
+
+/* The kernel asks for the far port's link address, and waits. */
+static bool resolve(const struct fake_qp *qp, const struct ibv_ah_attr *ah)
+{
+	unsigned ms = 0;
+
+	while (!is_resolved(qp, ah)) {
+		if (ms++ >= fake.config.resolve_ms)
+			return false;
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	}
+	return true;
+}
+
 static int modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 {
-	int rc = fake_enter("modify_qp");
+	struct fake_qp *qp = fake_qp_of(ibv);
+	bool resolved = !(mask & IBV_QP_AV) || resolve(qp, &attr->ah_attr);
+	int rc = command_enter("modify_qp", qp->device);
 
-	if (rc == 0)
-		rc = modify(fake_qp_of(ibv), attr, mask);
+	if (rc == 0 && !resolved)
+		rc = ETIMEDOUT;
+
+	if (rc == EIO && qp->device->fatal && (mask & IBV_QP_STATE) &&
+	    (attr->qp_state == IBV_QPS_ERR || attr->qp_state == IBV_QPS_RESET))
+		rc = 0; /* it says so */
+	else if (rc == 0)
+		rc = modify(qp, attr, mask);
 	fake.epoch++;
 	fake_settle();
 	fake_leave();
@@ -917,9 +960,10 @@ static int no_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 
 static const char *event_name(enum ibv_event_type type)
 {
-	return type == IBV_EVENT_PORT_ERR      ? "port error"
-	       : type == IBV_EVENT_PORT_ACTIVE ? "port active"
-					       : "other event";
+	return type == IBV_EVENT_PORT_ERR	? "port error"
+	       : type == IBV_EVENT_PORT_ACTIVE	? "port active"
+	       : type == IBV_EVENT_DEVICE_FATAL ? "device fatal"
+						: "other event";
 }
 
 static const char *status_name(enum ibv_wc_status status)
@@ -973,6 +1017,7 @@ static void forget_all(void)
 {
 	while (fake.qps)
 		qp_remove(fake.qps);
+	fake_ghosts_free();
 	for (int d = 0; d < FAKE_DEVICES_MAX; d++) {
 		struct fake_device *device = &fake.device[d];
 
@@ -990,7 +1035,7 @@ static void forget_all(void)
 
 void fake_init(const struct fake_config *config)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	forget_all();
 	init_locked(config);
 	pthread_mutex_unlock(&fake.lock);
@@ -998,7 +1043,13 @@ void fake_init(const struct fake_config *config)
 
 void fake_fail_nth(unsigned n, int error)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_fail_nth_of(NULL, n, error);
+}
+
+void fake_fail_nth_of(const char *call, unsigned n, int error)
+{
+	fake_lock();
+	fake.fail_only = call;
 	fake.fail_in = n;
 	fake.fail_error = error;
 	fake.failed = NULL;
@@ -1007,7 +1058,7 @@ void fake_fail_nth(unsigned n, int error)
 
 void fake_fail_always(const char *call, int error)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake.fail_always = call;
 	fake.fail_always_error = error;
 	pthread_mutex_unlock(&fake.lock);
@@ -1017,7 +1068,7 @@ const char *fake_failed(void)
 {
 	const char *failed;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	failed = fake.failed;
 	pthread_mutex_unlock(&fake.lock);
 	return failed;
@@ -1025,14 +1076,14 @@ const char *fake_failed(void)
 
 void fake_counts_get(struct fake_counts *out)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	*out = fake.counts;
 	pthread_mutex_unlock(&fake.lock);
 }
 
 void fake_counts_reset(void)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake.counts = (struct fake_counts){0};
 	pthread_mutex_unlock(&fake.lock);
 }
@@ -1041,7 +1092,7 @@ uint64_t fake_port_bytes(int device, int port)
 {
 	uint64_t bytes;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	bytes = fake.device[device].port[port].bytes;
 	pthread_mutex_unlock(&fake.lock);
 	return bytes;
@@ -1051,7 +1102,7 @@ const char *fake_fault(void)
 {
 	const char *fault;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fault = fake.faults ? fake.fault : NULL;
 	pthread_mutex_unlock(&fake.lock);
 	return fault;
@@ -1059,7 +1110,7 @@ const char *fake_fault(void)
 
 void fake_fault_clear(void)
 {
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	fake.faults = 0;
 	pthread_mutex_unlock(&fake.lock);
 }
@@ -1068,7 +1119,7 @@ int fake_leaks(char *text, size_t text_bytes)
 {
 	int contexts = 0, total;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
 	for (struct fake_context *ctx = fake.contexts; ctx; ctx = ctx->next)
 		contexts++;
 	total = contexts + fake.open_pds + fake.open_mrs + fake.open_cqs + fake.open_qps;

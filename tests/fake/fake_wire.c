@@ -4,8 +4,8 @@
  *
  * A WR has two steps, so that tests can come between them: it *lands* (bytes and the receiver's
  * completion), and it is *acked* (the sender's completion). Both go in order within a QP. A path
- * that is down, held, or whose far QP is not ready stops both and fails neither: failing is the
- * test's own decision (fake_retry_exceeded), as a NIC takes seconds over it.
+ * that is closed, or whose far QP is not ready, stops both; fake_path.c knows which are, and fails
+ * what has waited too long.
  */
 #include "fake_internal.h"
 
@@ -15,11 +15,6 @@ enum {
 	LAND_OK = 0,
 	LAND_BLOCKED = -1
 }; /* else an ibv_wc_status of the sender */
-
-static struct fake_send *send_at(struct fake_qp *qp, uint64_t seq)
-{
-	return &qp->sq[seq % qp->cap.max_send_wr];
-}
 
 static struct fake_recv *recv_at(struct fake_qp *qp, uint64_t seq)
 {
@@ -32,6 +27,8 @@ static void cq_push(struct fake_cq *cq, const struct ibv_wc *wc, struct fake_qp 
 	struct ibv_async_event event = {.element.cq = &cq->ibv, .event_type = IBV_EVENT_CQ_ERR};
 	struct fake_cqe *cqe;
 
+	if (qp->device->fatal)
+		return;
 	if (cq->head - cq->tail == (uint64_t)cq->ibv.cqe) {
 		fake_fault_add("a CQ of %d entries overran", cq->ibv.cqe);
 		if (!cq->overrun)
@@ -62,84 +59,18 @@ void fake_qp_fail(struct fake_qp *qp, enum ibv_wc_status status)
 	qp->ibv.state = IBV_QPS_ERR;
 	fake.epoch++;
 	for (; qp->sq_acked < qp->sq_posted; qp->sq_acked++) {
-		push_error(qp, send_at(qp, qp->sq_acked)->wr_id, qp->sq_acked + 1, true, status);
+		push_error(qp, fake_send_at(qp, qp->sq_acked)->wr_id, qp->sq_acked + 1, true,
+			   status);
 		fake.waiting--;
 		status = IBV_WC_WR_FLUSH_ERR;
 	}
 	qp->sq_landed = qp->sq_acked;
-	for (; qp->rq_taken < qp->rq_posted; qp->rq_taken++)
-		push_error(qp, recv_at(qp, qp->rq_taken)->wr_id, qp->rq_taken + 1, false,
-			   IBV_WC_WR_FLUSH_ERR);
-}
-
-/* Paths */
-
-static bool port_is_open(const struct fake_device *device, int port)
-{
-	return device->port[port].up && !device->port[port].held;
-}
-
-static struct fake_device *port_of_gid(const union ibv_gid *gid, int *port)
-{
-	for (int d = 0; d < fake.config.device_count; d++) {
-		for (int p = 1; p <= fake.config.port_count; p++) {
-			for (int i = 0; i < FAKE_GIDS; i++) {
-				if (!fake.device[d].port[p].gid_version[i] ||
-				    memcmp(&fake.device[d].port[p].gid[i], gid, sizeof(*gid)))
-					continue;
-				*port = p;
-				return &fake.device[d];
-			}
-		}
+	qp->blocked_ns = 0;
+	for (; qp->rq_taken < qp->rq_posted; qp->rq_taken++) {
+		if (!fake.config.no_recv_flush)
+			push_error(qp, recv_at(qp, qp->rq_taken)->wr_id, qp->rq_taken + 1, false,
+				   IBV_WC_WR_FLUSH_ERR);
 	}
-	return NULL;
-}
-
-static struct fake_qp *peer_find(struct fake_qp *qp)
-{
-	const union ibv_gid *own = &qp->device->port[qp->port].gid[qp->sgid_index];
-	struct fake_device *device;
-	struct fake_qp *peer;
-	uint32_t index = qp->dest_qpn - FAKE_QPN_FIRST;
-	int port;
-
-	device = port_of_gid(&qp->dgid, &port);
-	if (!device || index >= (uint32_t)device->qp_room || !device->qp[index])
-		return NULL;
-	peer = device->qp[index];
-	if (peer->ibv.state != IBV_QPS_RTR && peer->ibv.state != IBV_QPS_RTS)
-		return NULL;
-	if (peer->port != port || peer->dest_qpn != qp->ibv.qp_num ||
-	    memcmp(&peer->dgid, own, sizeof(*own)) != 0)
-		return NULL;
-	if (peer->rq_psn != qp->sq_psn || peer->mtu < qp->mtu) {
-		fake_fault_add("QP 0x%x sends with PSN %u, MTU %d to QP 0x%x of PSN %u, MTU %d",
-			       qp->ibv.qp_num, qp->sq_psn, (int)qp->mtu, peer->ibv.qp_num,
-			       peer->rq_psn, (int)peer->mtu);
-		return NULL;
-	}
-	return peer;
-}
-
-static bool path_is_open(const struct fake_qp *qp)
-{
-	const struct fake_device *device;
-	int port;
-
-	if (!port_is_open(qp->device, qp->port))
-		return false;
-	device = port_of_gid(&qp->dgid, &port);
-	return device && port_is_open(device, port);
-}
-
-/* The QP that a WR of qp would reach now, or NULL. */
-static struct fake_qp *peer_of(struct fake_qp *qp)
-{
-	if (qp->peer_epoch != fake.epoch) {
-		qp->peer = path_is_open(qp) ? peer_find(qp) : NULL;
-		qp->peer_epoch = fake.epoch;
-	}
-	return qp->peer;
 }
 
 /* Memory */
@@ -185,7 +116,8 @@ static bool reach(const struct fake_qp *qp, uint32_t key, bool remote, uint64_t 
 
 /*
  * Small aligned blocks go word by word with release order: a ring that is polled for its last word
- * then has the words before it, also as ThreadSanitizer sees it.
+ * then has the words before it, also as ThreadSanitizer sees it. A word that is there already, from
+ * a write that is repeated, is left alone: the reader may be at it.
  */
 static void copy_bytes(void *to, const void *from, size_t bytes)
 {
@@ -198,7 +130,8 @@ static void copy_bytes(void *to, const void *from, size_t bytes)
 	for (size_t i = 0; i < bytes / 8; i++) {
 		uint64_t word = __atomic_load_n((const uint64_t *)from + i, __ATOMIC_RELAXED);
 
-		__atomic_store_n((uint64_t *)to + i, word, __ATOMIC_RELEASE);
+		if (__atomic_load_n((uint64_t *)to + i, __ATOMIC_RELAXED) != word)
+			__atomic_store_n((uint64_t *)to + i, word, __ATOMIC_RELEASE);
 	}
 }
 
@@ -261,15 +194,21 @@ static int refuse(struct fake_qp *peer, enum ibv_wc_status status)
 	return (int)status;
 }
 
+bool fake_gather(struct fake_qp *qp, uint64_t seq, void *block, uint32_t bytes)
+{
+	const struct fake_send *wr = fake_send_at(qp, seq);
+
+	if (bytes == 0)
+		return true;
+	if (!(wr->flags & IBV_SEND_INLINE))
+		return sge_copy(qp, wr->sge, wr->sge_count, block, bytes, true);
+	copy_bytes(block, inline_at(qp, seq), bytes);
+	return true;
+}
+
 static int land_block(struct fake_qp *qp, const struct fake_send *wr, void *block)
 {
-	if (wr->bytes == 0)
-		return LAND_OK;
-	if (wr->flags & IBV_SEND_INLINE)
-		copy_bytes(block, inline_at(qp, qp->sq_landed), wr->bytes);
-	else if (!sge_copy(qp, wr->sge, wr->sge_count, block, wr->bytes, true))
-		return IBV_WC_LOC_PROT_ERR;
-	return LAND_OK;
+	return fake_gather(qp, qp->sq_landed, block, wr->bytes) ? LAND_OK : IBV_WC_LOC_PROT_ERR;
 }
 
 static int land_write(struct fake_qp *qp, struct fake_qp *peer, const struct fake_send *wr)
@@ -319,7 +258,7 @@ static int land_send(struct fake_qp *qp, struct fake_qp *peer, const struct fake
 	return rc;
 }
 
-static void take_recv(struct fake_qp *qp, struct fake_qp *peer, const struct fake_send *wr)
+static void take_recv(uint32_t src_qpn, struct fake_qp *peer, const struct fake_send *wr)
 {
 	bool is_write = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 	struct ibv_wc wc = {.wr_id = recv_at(peer, peer->rq_taken)->wr_id,
@@ -327,7 +266,7 @@ static void take_recv(struct fake_qp *qp, struct fake_qp *peer, const struct fak
 			    .opcode = is_write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
 			    .byte_len = wr->bytes,
 			    .qp_num = peer->ibv.qp_num,
-			    .src_qp = qp->ibv.qp_num};
+			    .src_qp = src_qpn};
 
 	if (has_imm(wr->opcode)) {
 		wc.imm_data = wr->imm;
@@ -337,7 +276,15 @@ static void take_recv(struct fake_qp *qp, struct fake_qp *peer, const struct fak
 	cq_push(fake_cq_of(peer->ibv.recv_cq), &wc, peer, peer->rq_taken, false);
 }
 
-static int land_one(struct fake_qp *qp, struct fake_qp *peer, const struct fake_send *wr)
+/* Where the next WR stands among what the peer has taken: 0 next, < 0 taken already, > 0 ahead. */
+static int psn_order(const struct fake_qp *qp, const struct fake_qp *peer)
+{
+	uint32_t ahead = (qp->sq_next - peer->rq_next) & 0xffffff;
+
+	return ahead == 0 ? 0 : ahead < 0x800000 ? 1 : -1;
+}
+
+static int land_new(struct fake_qp *qp, struct fake_qp *peer, const struct fake_send *wr)
 {
 	int rc;
 
@@ -353,37 +300,63 @@ static int land_one(struct fake_qp *qp, struct fake_qp *peer, const struct fake_
 	else
 		rc = land_send(qp, peer, wr);
 	if (rc == LAND_OK && takes_recv(wr->opcode))
-		take_recv(qp, peer, wr);
+		take_recv(qp->ibv.qp_num, peer, wr);
 	return rc;
+}
+
+/* What the peer has taken already, as a ghost that was in front of it, changes nothing. */
+static int land_one(struct fake_qp *qp, struct fake_qp *peer, const struct fake_send *wr)
+{
+	bool is_new = psn_order(qp, peer) == 0;
+	int rc = is_new || wr->opcode == IBV_WR_RDMA_READ ? land_new(qp, peer, wr) : LAND_OK;
+
+	if (rc == LAND_OK) {
+		qp->sq_next = (qp->sq_next + fake_packets(qp, wr->bytes)) & 0xffffff;
+		if (is_new)
+			peer->rq_next = qp->sq_next;
+	}
+	return rc;
+}
+
+static bool finds_way(struct fake_qp *qp)
+{
+	fake_path_look(qp);
+	return qp->peer && qp->forward && psn_order(qp, qp->peer) <= 0;
 }
 
 static bool can_land(struct fake_qp *qp)
 {
-	struct fake_qp *peer;
-
-	if (qp->ibv.state != IBV_QPS_RTS || qp->sq_landed == qp->sq_posted)
+	if (qp->ibv.state != IBV_QPS_RTS || qp->sq_landed == qp->sq_posted || !finds_way(qp))
 		return false;
-	peer = peer_of(qp);
-	if (!peer)
-		return false;
-	return fake.config.rnr != FAKE_RNR_WAIT || peer->rq_taken < peer->rq_posted ||
-	       !takes_recv(send_at(qp, qp->sq_landed)->opcode);
+	return fake.config.rnr != FAKE_RNR_WAIT || qp->peer->rq_taken < qp->peer->rq_posted ||
+	       !takes_recv(fake_send_at(qp, qp->sq_landed)->opcode) || psn_order(qp, qp->peer) < 0;
 }
 
 static bool can_ack(struct fake_qp *qp)
 {
-	return qp->sq_acked < qp->sq_landed && path_is_open(qp);
+	if (qp->sq_acked == qp->sq_landed)
+		return false;
+	fake_path_look(qp);
+	return qp->peer && qp->back;
+}
+
+bool fake_qp_is_stuck(struct fake_qp *qp)
+{
+	if (qp->ibv.state != IBV_QPS_RTS || qp->sq_acked == qp->sq_posted || qp->device->fatal)
+		return false;
+	return qp->sq_acked < qp->sq_landed ? !can_ack(qp) : !finds_way(qp);
 }
 
 static void ack_one(struct fake_qp *qp)
 {
-	const struct fake_send *wr = send_at(qp, qp->sq_acked);
+	const struct fake_send *wr = fake_send_at(qp, qp->sq_acked);
 	struct ibv_wc wc = {.wr_id = wr->wr_id,
 			    .status = IBV_WC_SUCCESS,
 			    .byte_len = wr->bytes,
 			    .qp_num = qp->ibv.qp_num};
 
 	qp->sq_acked++;
+	qp->blocked_ns = 0;
 	fake.waiting--;
 	if (!qp->sig_all && !(wr->flags & IBV_SEND_SIGNALED))
 		return;
@@ -396,7 +369,7 @@ static void ack_one(struct fake_qp *qp)
 
 static void land(struct fake_qp *qp)
 {
-	int rc = land_one(qp, peer_of(qp), send_at(qp, qp->sq_landed));
+	int rc = land_one(qp, qp->peer, fake_send_at(qp, qp->sq_landed));
 
 	if (rc == LAND_OK) {
 		qp->sq_landed++;
@@ -412,14 +385,15 @@ static bool advance(struct fake_qp *qp)
 {
 	bool moved = false;
 
-	while (can_land(qp) || can_ack(qp)) {
-		if (qp->sq_acked < qp->sq_landed)
+	while (true) {
+		if (can_ack(qp))
 			ack_one(qp);
-		else
+		else if (can_land(qp))
 			land(qp);
+		else
+			return moved;
 		moved = true;
 	}
-	return moved;
 }
 
 void fake_settle(void)
@@ -431,11 +405,43 @@ void fake_settle(void)
 		for (struct fake_qp *qp = fake.qps; qp; qp = qp->next)
 			moved |= advance(qp);
 	}
+	fake_watch(NULL);
+}
+
+/* What comes out of the network without a sender. */
+
+void fake_spill(struct fake_qp *qp, struct fake_qp *peer, uint64_t seq, uint32_t bytes)
+{
+	const struct fake_send *wr = fake_send_at(qp, seq);
+	void *block;
+
+	if (bytes && !mr_reach(peer, wr->rkey, true, wr->remote_addr, wr->bytes,
+			       IBV_ACCESS_REMOTE_WRITE, &block))
+		fake_gather(qp, seq, block, bytes);
+}
+
+bool fake_ghost_land(struct fake_qp *peer, const struct fake_ghost *ghost)
+{
+	const struct fake_send *wr = &ghost->wr;
+	void *block;
+
+	if (peer->rq_next != ghost->psn ||
+	    (takes_recv(wr->opcode) && peer->rq_taken == peer->rq_posted))
+		return false;
+	if (wr->bytes && mr_reach(peer, wr->rkey, true, wr->remote_addr, wr->bytes,
+				  IBV_ACCESS_REMOTE_WRITE, &block))
+		return false;
+	if (wr->bytes)
+		copy_bytes(block, ghost->data, wr->bytes);
+	if (takes_recv(wr->opcode))
+		take_recv(ghost->src_qpn, peer, wr);
+	peer->rq_next = (peer->rq_next + ghost->packets) & 0xffffff;
+	return true;
 }
 
 /* Steps */
 
-static uint64_t fake_random(void)
+uint64_t fake_random(void)
 {
 	uint64_t x = fake.random += 0x9e3779b97f4a7c15ull;
 
@@ -469,7 +475,8 @@ bool fake_step(void)
 	bool moved = false;
 	uint64_t count;
 
-	pthread_mutex_lock(&fake.lock);
+	fake_lock();
+	fake_watch(NULL);
 	count = move_nth(UINT64_MAX, &moved);
 	if (count)
 		move_nth(fake_random() % count, &moved);
@@ -484,18 +491,6 @@ unsigned fake_run(void)
 	while (fake_step())
 		steps++;
 	return steps;
-}
-
-void fake_retry_exceeded(int device, int port)
-{
-	pthread_mutex_lock(&fake.lock);
-	for (struct fake_qp *qp = fake.qps; qp; qp = qp->next) {
-		if (qp->device->index == device && qp->port == port &&
-		    qp->ibv.state == IBV_QPS_RTS && qp->sq_acked < qp->sq_posted)
-			fake_qp_fail(qp, IBV_WC_RETRY_EXC_ERR);
-	}
-	fake_settle();
-	pthread_mutex_unlock(&fake.lock);
 }
 
 /* Posting and polling */
@@ -528,7 +523,7 @@ static int send_check(const struct fake_qp *qp, const struct ibv_send_wr *wr)
 
 static void send_store(struct fake_qp *qp, const struct ibv_send_wr *wr)
 {
-	struct fake_send *slot = send_at(qp, qp->sq_posted);
+	struct fake_send *slot = fake_send_at(qp, qp->sq_posted);
 	char *at = (char *)qp->inline_data +
 		   qp->sq_posted % qp->cap.max_send_wr * qp->cap.max_inline_data;
 
@@ -574,6 +569,7 @@ int fake_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_w
 		fake_qp_fail(qp, IBV_WC_WR_FLUSH_ERR);
 	else if (fake.config.delivery == FAKE_IMMEDIATE)
 		advance(qp);
+	fake_watch(qp);
 	fake_leave();
 	return rc;
 }
@@ -626,6 +622,7 @@ int fake_poll_cq(struct ibv_cq *ibv, int n, struct ibv_wc *wc)
 		fake_leave();
 		return -rc;
 	}
+	fake_watch(NULL);
 	for (; found < n && cq->tail < cq->head; found++) {
 		const struct fake_cqe *cqe = &cq->ring[cq->tail++ % (uint64_t)cq->ibv.cqe];
 

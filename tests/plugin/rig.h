@@ -72,7 +72,7 @@ struct rig_abi {
 extern const struct rig_abi rig_abis[]; /* v8 ... v12 */
 extern const struct ry_net_v8 ncclNetPlugin_v8;
 extern const struct ry_net_v12 ncclNetPlugin_v12;
-extern const struct rig_abi *rig_abi;	/* in use; v11 unless a case chooses another */
+extern const struct rig_abi *rig_abi; /* in use; v11 unless a case chooses another */
 extern const struct ry_net_v11 *const rig_net;
 
 /* --- the process -------------------------------------------------------------------------- */
@@ -128,11 +128,36 @@ struct traffic {
 	size_t bytes_max; /* sizes are random up to this, many of them small or odd */
 	size_t bytes;	  /* all sizes are this, if `fixed` */
 	bool fixed;
-	bool queued;	  /* drive the fake's deliveries */
+	unsigned rare; /* one size in so many is random, the others are at edges [4] */
+	bool queued;   /* drive the fake's deliveries */
+	bool may_fail; /* an error of a call ends that end's part, and is kept */
 	uint64_t seed;
 };
 
 void traffic_run(struct pair *p, const struct traffic *t);
+
+/*
+ * The same in steps, beside other things. Buffers are watched after use too: nothing may come into
+ * one that is done, until it is posted again, and what is done sending is overwritten at once.
+ * traffic_step - one random call; true if something moved. traffic_drain - end what has begun.
+ * traffic_stop - forget it; after traffic_drain or an error.
+ */
+struct run;
+struct run *traffic_start(struct pair *p, const struct traffic *t);
+bool traffic_step(struct run *r);
+unsigned traffic_groups(const struct run *r); /* done so far */
+enum ry_net_result traffic_send_rc(const struct run *r);
+enum ry_net_result traffic_recv_rc(const struct run *r);
+void traffic_drain(struct run *r);
+void traffic_stop(struct run *r);
+
+/*
+ * Time inside isend, irecv and test, all traffic since the reset; if asked for, also of those calls
+ * alone that went to sleep, which on a busy machine is what tells.
+ */
+uint64_t traffic_longest_wait_ns(void);
+void traffic_times_reset(bool watch_waits);
+void traffic_times_print(const char *what);
 
 /* Single steps, for cases with an order of their own; they retry until taken or done. */
 void *rig_isend(struct pair *p, void *data, size_t bytes, int tag, void *mr);

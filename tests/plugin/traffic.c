@@ -3,16 +3,21 @@
  * traffic.c - groups of messages with random sizes, tags and order of calls; every byte and every
  * reported size is checked, and that nothing beside the buffers is written.
  */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
 #include "rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
+
+#include "util.h"
 
 enum {
 	CANARY_BYTES = 64,
 	CANARY = 0xc5,
+	SENT = 0x5e, /* what a buffer holds once it is sent */
 	TAG_FIRST = 1000
 };
 
@@ -33,9 +38,103 @@ struct run {
 	uint8_t *send, *recv;
 	void *send_mr, *recv_mr;
 	struct group *group;
+	unsigned groups;		/* to do */
 	unsigned posted, sending, open; /* groups: irecvs taken, first not fully sent, not done */
+	enum ry_net_result send_rc, recv_rc;
+	struct traffic own; /* what t is of a run in steps */
 	uint64_t random;
 };
+
+static struct {
+	uint64_t longest_ns;
+	uint64_t count[64]; /* calls of less than 2^i ns */
+	bool is_watched;
+	unsigned waits;
+	uint64_t longest_wait_ns;
+} times;
+
+static uint64_t call_began;
+static long sleeps_began;
+
+/* How often this thread has gone to sleep by itself: being put off does not count. */
+static long sleeps(void)
+{
+	struct rusage usage;
+
+	if (!times.is_watched)
+		return 0;
+	CHECK_INT(getrusage(RUSAGE_THREAD, &usage), 0);
+	return usage.ru_nvcsw;
+}
+
+static void call_begins(void)
+{
+	sleeps_began = sleeps();
+	call_began = now_ns();
+}
+
+static void call_ended(void)
+{
+	uint64_t ns = now_ns() - call_began;
+
+	if (sleeps() != sleeps_began) {
+		times.waits++;
+		if (ns > times.longest_wait_ns)
+			times.longest_wait_ns = ns;
+	}
+	if (ns > times.longest_ns)
+		times.longest_ns = ns;
+	times.count[ns ? 64 - __builtin_clzll(ns) : 0]++;
+}
+
+/* rc = CALL(...), timed. */
+#define TIMED(call)                                                                                \
+	do {                                                                                       \
+		call_begins();                                                                     \
+		rc = (call);                                                                       \
+		call_ended();                                                                      \
+	} while (0)
+
+uint64_t traffic_longest_wait_ns(void)
+{
+	return times.longest_wait_ns;
+}
+
+void traffic_times_reset(bool watch_waits)
+{
+	memset(&times, 0, sizeof(times));
+	times.is_watched = watch_waits;
+}
+
+void traffic_times_print(const char *what)
+{
+	uint64_t calls = 0, above = 0;
+	int i = 63;
+
+	for (int k = 0; k < 64; k++)
+		calls += times.count[k];
+	while (i > 0 && (above += times.count[i]) <= calls / 1000)
+		i--;
+	printf("       %s: %llu calls, 99.9 %% of them below %.1f us, longest %.1f us\n", what,
+	       (unsigned long long)calls, (double)(1ull << i) / 1000.,
+	       (double)times.longest_ns / 1000.);
+	if (times.is_watched)
+		printf("       %s: %u calls slept, longest %.1f us\n", what, times.waits,
+		       (double)times.longest_wait_ns / 1000.);
+}
+
+/* Of a call that failed: whether the traffic goes on without it. */
+static bool is_good(struct run *r, enum ry_net_result rc, enum ry_net_result *first)
+{
+	if (rc == RY_NET_SUCCESS)
+		return true;
+	if (!r->t->may_fail)
+		rig_die(__FILE__, __LINE__, "a call returned %d; %u groups were done", (int)rc,
+			r->open);
+	if (*first == RY_NET_SUCCESS)
+		*first = rc;
+	return false;
+}
 
 static unsigned pick(struct run *r, unsigned n)
 {
@@ -44,13 +143,13 @@ static unsigned pick(struct run *r, unsigned n)
 
 static size_t size_pick(struct run *r)
 {
-	static const size_t edges[] = {0,     1,     127,   128,   129,	  4096,
+	static const size_t edges[] = {0,     1,     127,   128,   129,	   4096,
 				       16383, 16384, 16385, 65537, 131072, (1 << 20) + 1};
 	size_t size;
 
 	if (r->t->fixed)
 		return r->t->bytes;
-	if (pick(r, 4) != 0)
+	if (pick(r, r->t->rare ? r->t->rare : 4) != 0)
 		size = edges[pick(r, sizeof(edges) / sizeof(edges[0]))];
 	else
 		size = (size_t)rig_random(&r->random);
@@ -74,8 +173,25 @@ static uint8_t pattern(const struct group *g, int member, size_t i)
 	return (uint8_t)(g->number * 37 + (unsigned)member * 11 + i * 7 + (i >> 8) + (i >> 16));
 }
 
+static void untouched_check(const uint8_t *at, size_t bytes, unsigned number)
+{
+	for (size_t k = 0; k < bytes; k++) {
+		if (at[k] != CANARY)
+			rig_die(__FILE__, __LINE__, "group %u: byte %zu came after it was done",
+				number, k);
+	}
+}
+
+/* What came after the place was last used. */
+static void place_check(struct run *r, struct group *g)
+{
+	for (int i = 0; i < g->n; i++)
+		untouched_check(place(r, r->recv, g, i), g->recv_bytes[i], g->number);
+}
+
 static void group_make(struct run *r, struct group *g, unsigned number)
 {
+	place_check(r, g);
 	*g = (struct group){.used = true, .number = number, .n = r->t->members};
 	if (r->t->random_members)
 		g->n = 1 + (int)pick(r, (unsigned)r->t->members);
@@ -89,7 +205,7 @@ static void group_make(struct run *r, struct group *g, unsigned number)
 			g->send_bytes[i] = size_pick(r);
 		g->order[i] = g->order[at]; /* a random order of the sends */
 		g->order[at] = i;
-		memset(to - CANARY_BYTES, CANARY, r->place);
+		memset(to - CANARY_BYTES, CANARY, g->recv_bytes[i] + (size_t)2 * CANARY_BYTES);
 		for (size_t k = 0; k < g->send_bytes[i]; k++)
 			from[k] = pattern(g, i, k);
 	}
@@ -99,8 +215,9 @@ static bool group_post(struct run *r)
 {
 	struct group *g = &r->group[r->posted % r->t->window];
 	void *data[RIG_GROUP_MAX], *mrs[RIG_GROUP_MAX];
+	enum ry_net_result rc;
 
-	if (r->posted == r->t->groups || r->posted - r->open == r->t->window)
+	if (r->recv_rc || r->posted == r->groups || r->posted - r->open == r->t->window)
 		return false;
 	if (!g->used)
 		group_make(r, g, r->posted);
@@ -108,10 +225,9 @@ static bool group_post(struct run *r)
 		data[i] = place(r, r->recv, g, i);
 		mrs[i] = r->recv_mr;
 	}
-	CHECK_INT(rig_abi->irecv(r->pair->recv, g->n, data, g->recv_bytes, g->tag, mrs,
-				 &g->recv_request),
-		  RY_NET_SUCCESS);
-	if (!g->recv_request)
+	TIMED(rig_abi->irecv(r->pair->recv, g->n, data, g->recv_bytes, g->tag, mrs,
+			     &g->recv_request));
+	if (!is_good(r, rc, &r->recv_rc) || !g->recv_request)
 		return false;
 	r->posted++;
 	return true;
@@ -120,15 +236,15 @@ static bool group_post(struct run *r)
 static bool group_send(struct run *r)
 {
 	struct group *g = &r->group[r->sending % r->t->window];
+	enum ry_net_result rc;
 	int i;
 
-	if (r->sending == r->posted)
+	if (r->send_rc || r->sending == r->posted)
 		return false;
 	i = g->order[g->sent];
-	CHECK_INT(rig_abi->isend(r->pair->send, place(r, r->send, g, i), g->send_bytes[i],
-				 g->tag[i], r->send_mr, &g->send_request[i]),
-		  RY_NET_SUCCESS);
-	if (!g->send_request[i])
+	TIMED(rig_abi->isend(r->pair->send, place(r, r->send, g, i), g->send_bytes[i], g->tag[i],
+			     r->send_mr, &g->send_request[i]));
+	if (!is_good(r, rc, &r->send_rc) || !g->send_request[i])
 		return false;
 	if (++g->sent == g->n)
 		r->sending++;
@@ -155,29 +271,45 @@ static void group_verify(struct run *r, struct group *g, const int *sizes)
 	}
 }
 
+static bool send_test(struct run *r, struct group *g, int i)
+{
+	enum ry_net_result rc;
+	int done, size;
+
+	TIMED(rig_net->test(g->send_request[i], &done, &size));
+	if (!is_good(r, rc, &r->send_rc) || !done)
+		return false;
+	CHECK_INT(size, (long long)min_size(g->send_bytes[i], g->recv_bytes[i]));
+	memset(place(r, r->send, g, i), SENT, g->send_bytes[i]);
+	g->send_request[i] = NULL;
+	return true;
+}
+
+static bool recv_test(struct run *r, struct group *g)
+{
+	enum ry_net_result rc;
+	int done, size[RIG_GROUP_MAX];
+
+	TIMED(rig_net->test(g->recv_request, &done, size));
+	if (!is_good(r, rc, &r->recv_rc) || !done)
+		return false;
+	group_verify(r, g, size);
+	for (int i = 0; i < g->n; i++)
+		memset(place(r, r->recv, g, i), CANARY, g->recv_bytes[i]);
+	g->recv_request = NULL;
+	return true;
+}
+
 static bool group_test(struct run *r, struct group *g)
 {
 	bool moved = false;
-	int done, size[RIG_GROUP_MAX];
 
-	for (int i = 0; i < g->n; i++) {
-		if (!g->send_request[i])
-			continue;
-		CHECK_INT(rig_net->test(g->send_request[i], &done, size), RY_NET_SUCCESS);
-		if (done) {
-			CHECK_INT(size[0], (long long)min_size(g->send_bytes[i], g->recv_bytes[i]));
-			g->send_request[i] = NULL;
-			moved = true;
-		}
+	for (int i = 0; i < g->n && !r->send_rc; i++) {
+		if (g->send_request[i])
+			moved |= send_test(r, g, i);
 	}
-	if (g->recv_request) {
-		CHECK_INT(rig_net->test(g->recv_request, &done, size), RY_NET_SUCCESS);
-		if (done) {
-			group_verify(r, g, size);
-			g->recv_request = NULL;
-			moved = true;
-		}
-	}
+	if (g->recv_request && !r->recv_rc)
+		moved |= recv_test(r, g);
 	return moved;
 }
 
@@ -190,7 +322,7 @@ static bool group_is_done(const struct group *g)
 	return g->sent == g->n && !g->recv_request;
 }
 
-static bool run_step(struct run *r)
+bool traffic_step(struct run *r)
 {
 	bool moved = false;
 
@@ -204,8 +336,8 @@ static bool run_step(struct run *r)
 	case 2:
 		if (r->posted != r->open)
 			moved = group_test(
-				r, &r->group[(r->open + pick(r, r->posted - r->open)) %
-					     r->t->window]);
+				r,
+				&r->group[(r->open + pick(r, r->posted - r->open)) % r->t->window]);
 		break;
 	default:
 		for (unsigned n = r->t->queued ? pick(r, 4) : 0; n > 0 && fake_step(); n--)
@@ -220,45 +352,93 @@ static bool run_step(struct run *r)
 	return moved;
 }
 
-static void run_loop(struct run *r)
+void traffic_drain(struct run *r)
 {
 	unsigned idle = 0, waits = 0;
 
-	while (r->open < r->t->groups) {
-		if (run_step(r)) {
+	if (r->t == &r->own)
+		r->groups = r->posted;
+	while (r->open < r->groups) {
+		if (traffic_step(r)) {
 			idle = 0;
 			waits = 0;
 		} else if (++idle > 2000) { /* keys travel on another thread */
 			if (++waits > RIG_PATIENCE_MS)
 				rig_die(__FILE__, __LINE__,
 					"no progress: %u of %u groups done, %u posted, %u sent",
-					r->open, r->t->groups, r->posted, r->sending);
+					r->open, r->groups, r->posted, r->sending);
 			rig_pause_us(500);
 			idle = 0;
 		}
 	}
+	for (unsigned i = 0; i < r->t->window; i++)
+		place_check(r, &r->group[i]);
+}
+
+static void run_start(struct run *r, struct pair *p, const struct traffic *t)
+{
+	*r = (struct run){.t = t, .pair = p, .groups = t->groups, .random = t->seed};
+	r->place = (t->fixed ? t->bytes : t->bytes_max) + (size_t)2 * CANARY_BYTES;
+	r->arena = r->place * RIG_GROUP_MAX * t->window;
+	r->send = rig_buffer(r->arena);
+	r->recv = rig_buffer(r->arena);
+	r->group = calloc(t->window, sizeof(*r->group));
+	CHECK(r->group);
+	CHECK_INT(rig_net->regMr(p->send, r->send, r->arena, RY_NET_PTR_HOST, &r->send_mr),
+		  RY_NET_SUCCESS);
+	CHECK_INT(rig_net->regMr(p->recv, r->recv, r->arena, RY_NET_PTR_HOST, &r->recv_mr),
+		  RY_NET_SUCCESS);
+}
+
+static void run_end(struct run *r)
+{
+	CHECK_INT(rig_net->deregMr(r->pair->send, r->send_mr), RY_NET_SUCCESS);
+	CHECK_INT(rig_net->deregMr(r->pair->recv, r->recv_mr), RY_NET_SUCCESS);
+	free(r->group);
+	rig_buffer_free(r->send, r->arena);
+	rig_buffer_free(r->recv, r->arena);
 }
 
 void traffic_run(struct pair *p, const struct traffic *t)
 {
-	struct run r = {.t = t, .pair = p, .random = t->seed};
+	struct run r;
 
-	r.place = (t->fixed ? t->bytes : t->bytes_max) + (size_t)2 * CANARY_BYTES;
-	r.arena = r.place * RIG_GROUP_MAX * t->window;
-	r.send = rig_buffer(r.arena);
-	r.recv = rig_buffer(r.arena);
-	r.group = calloc(t->window, sizeof(*r.group));
-	CHECK(r.group);
-	CHECK_INT(rig_net->regMr(p->send, r.send, r.arena, RY_NET_PTR_HOST, &r.send_mr),
-		  RY_NET_SUCCESS);
-	CHECK_INT(rig_net->regMr(p->recv, r.recv, r.arena, RY_NET_PTR_HOST, &r.recv_mr),
-		  RY_NET_SUCCESS);
-	run_loop(&r);
-	CHECK_INT(rig_net->deregMr(p->send, r.send_mr), RY_NET_SUCCESS);
-	CHECK_INT(rig_net->deregMr(p->recv, r.recv_mr), RY_NET_SUCCESS);
-	free(r.group);
-	rig_buffer_free(r.send, r.arena);
-	rig_buffer_free(r.recv, r.arena);
+	run_start(&r, p, t);
+	traffic_drain(&r);
+	run_end(&r);
+}
+
+struct run *traffic_start(struct pair *p, const struct traffic *t)
+{
+	struct run *r = malloc(sizeof(*r));
+
+	CHECK(r);
+	run_start(r, p, t);
+	r->own = *t;
+	r->t = &r->own;
+	r->groups = UINT32_MAX;
+	return r;
+}
+
+void traffic_stop(struct run *r)
+{
+	run_end(r);
+	free(r);
+}
+
+unsigned traffic_groups(const struct run *r)
+{
+	return r->open;
+}
+
+enum ry_net_result traffic_send_rc(const struct run *r)
+{
+	return r->send_rc;
+}
+
+enum ry_net_result traffic_recv_rc(const struct run *r)
+{
+	return r->recv_rc;
 }
 
 /* ---- single steps ---- */
