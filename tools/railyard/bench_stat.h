@@ -49,7 +49,7 @@ struct bench_stat {
 /* What one interval saw. Travels as it is. */
 struct bench_interval {
 	uint64_t bytes;			/* whose receive was done in it */
-	uint64_t gap_ns;		/* longest time between two done receives that ended in it */
+	uint64_t gap_ns;		/* longest time between two receives, ended in it */
 };
 
 /* A stat with its intervals. */
