@@ -325,8 +325,9 @@ class Jobs(unittest.TestCase):
 
 class Cuts(unittest.TestCase):
 	cuts = load_command("cuts")
-	# The cut was at 100.2 s of the sender's clock, which is 0.2 s ahead; the receiver's is not.
-	CUT = cuts.Cut([1], 1, 100.0, 100.0, 104.0, {"a": 0.2, "b": 0.0}, 0.001)
+	# The cut was at 100.2 s of the sender's clock, which is 0.2 s ahead by then; the receiver's is not.
+	CUT = cuts.Cut([1], 1, 100.0, 100.0, 104.0, 0.001)
+	CLOCKS = {"a": [(90, 0.1), (110, 0.3)], "b": [(90, 0), (110, 0)]}
 
 	@staticmethod
 	def rank(rate_of, gap_of):
@@ -337,7 +338,7 @@ class Cuts(unittest.TestCase):
 	def figures(self, log=FAILED):
 		rank = self.rank(lambda t: 16e6 if t < 100 or t > 106 else 8e6 if t < 101 else 12e6,
 				 lambda t: 90 if 100 <= t < 100.3 else 20)
-		return self.cuts.cut_figures(self.CUT, log, rank, 115)
+		return self.cuts.cut_figures(self.CUT, log, rank, 115, self.CLOCKS)
 
 	def test_times_from_the_cut(self):
 		found = self.figures()

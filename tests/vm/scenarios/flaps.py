@@ -18,7 +18,8 @@ CPU_S = 10
 # The plugin's threads together, of one CPU.
 CPU_PCT = 50
 
-# The address goes and comes: another takes its place in the table first.
+# The address goes and comes; another takes its place in the table of GIDs first, or none does.
+FIRST_INDEX = "ip addr del 10.77.{0}.{1}/24 dev rail{0} && ip addr add 10.77.{0}.{1}/24 dev rail{0}"
 OTHER_INDEX = ("ip addr del 10.77.{0}.{1}/24 dev rail{0} && ip addr add 10.79.{0}.{1}/24 dev rail{0} && "
 	       "ip addr add 10.77.{0}.{1}/24 dev rail{0} && sleep 0.5 && ip addr del 10.79.{0}.{1}/24 dev rail{0}")
 SHOW_INDEX = "grep -l ffff:0a4d /sys/class/infiniband/rxe%d/ports/1/gids/*" % RAIL
@@ -43,16 +44,18 @@ def flap(job, rig, times, longest_s, seed=5):
 
 
 def other_gid_index(job, rig):
-	before = rig.a.run(SHOW_INDEX).out
-	with job.step("another GID index"):
-		rig.link("a", RAIL, up=False)
-		job.failed(RAIL)
-		rig.a.run(OTHER_INDEX.format(RAIL, 1))
-		after = rig.a.run(SHOW_INDEX).out
-		assert after != before, "the GID index did not change: " + after
-		rig.link("a", RAIL, up=True)
-		job.used(RAIL)
-		full_share(job)
+	"""To another and back again."""
+	for change in (OTHER_INDEX, FIRST_INDEX):
+		before = rig.a.run(SHOW_INDEX).out
+		with job.step("another GID index"):
+			rig.link("a", RAIL, up=False)
+			job.failed(RAIL)
+			rig.a.run(change.format(RAIL, 1))
+			after = rig.a.run(SHOW_INDEX).out
+			assert after != before, "the GID index did not change: " + after
+			rig.link("a", RAIL, up=True)
+			job.used(RAIL)
+			full_share(job)
 
 
 def silent(job, rig):
