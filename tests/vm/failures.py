@@ -15,6 +15,7 @@ last lines of both benches, and what each rail did.
 """
 
 import contextlib
+import os
 import re
 import signal
 import time
@@ -78,6 +79,19 @@ class Job:
 		return self
 
 	def __exit__(self, kind, error, _):
+		try:
+			self.end(kind, error)
+		finally:
+			self.keep_logs()
+
+	def keep_logs(self):
+		"""Of passed jobs too: build/vm/rigs/NAME/out/bench-N.HOST.log, until the pair ends."""
+		for host in railyard_vm.HOSTS:
+			name = self.run.json.replace(".json", ".%s.log" % host)
+			with open(os.path.join(self.rig.out_dir, name), "w") as f:
+				f.write("\n".join(self.steps) + "\n" + self.text(host))
+
+	def end(self, kind, error):
 		if kind is None:
 			self.finish()
 			return
@@ -91,7 +105,7 @@ class Job:
 		"""Names what happens, for the story; its seconds are a figure. The plugin may speak again."""
 		time.sleep(QUIET_S)
 		begin = time.monotonic()
-		self.steps.append("%6.1f s: %s" % (begin - self.begin, name))
+		self.steps.append("%6.1f s, %.1f: %s" % (begin - self.begin, time.time(), name))
 		self.mark()
 		yield
 		self.figures[name.replace(" ", "_") + "_s"] = round(time.monotonic() - begin, 1)
