@@ -33,18 +33,6 @@ MBYTE_S = 2.0
 MANY = 150
 # The plugin says so at most once a second for each kind of line.
 QUIET_S = 1.2
-TRIES = 3
-
-
-def tried(call):
-	"""A command in a guest, again if the guest was too slow to run it."""
-	for left in reversed(range(TRIES)):
-		try:
-			return call()
-		except railyard_vm.RigError:
-			if not left:
-				raise
-			time.sleep(1)
 
 
 def rail_pattern(rail, event):
@@ -65,6 +53,7 @@ class Job:
 		self.steps = []
 		self.marks = {}
 		self.figures = {}
+		self.eyes = bench.Look(rig)
 		if rate:
 			rig.shape(mbyte_s=rate)
 		self.run = bench.Run(rig, TRAFFIC % (size, size, linger) + " " + args, env=env, **kw)
@@ -82,6 +71,7 @@ class Job:
 		try:
 			self.end(kind, error)
 		finally:
+			self.eyes.close()
 			self.keep_logs()
 
 	def keep_logs(self):
@@ -163,7 +153,7 @@ class Job:
 			      for p in (rail_pattern(r, "failed"), rail_pattern(r, "fenced"))}
 
 	def packets(self):
-		return tried(lambda: bench.sent(self.rig))
+		return self.eyes.sent()
 
 	def used(self, rail):
 		"""The rail carries pieces, from now on."""
@@ -223,4 +213,5 @@ def ending(rig, **kw):
 	except Exception as error:
 		raise error if isinstance(error, Story) else Story("%s%s" % (error, job.story())) from error
 	finally:
+		job.eyes.close()
 		job.run.kill()

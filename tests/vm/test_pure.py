@@ -307,21 +307,6 @@ class Jobs(unittest.TestCase):
 		with self.assertRaisesRegex(failures.Story, "bench on b ended with status 1"):
 			job.until(lambda: False, "never", 60)
 
-	def test_a_guest_command_is_tried_again(self):
-		calls = []
-
-		def call():
-			calls.append(1)
-			if len(calls) < 3:
-				raise railyard_vm.RigError("slow")
-			return len(calls)
-
-		pause, failures.time.sleep = failures.time.sleep, lambda _: None
-		try:
-			self.assertEqual(failures.tried(call), 3)
-		finally:
-			failures.time.sleep = pause
-
 
 class Cuts(unittest.TestCase):
 	cuts = load_command("cuts")
