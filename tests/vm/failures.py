@@ -64,6 +64,7 @@ class Job:
 		except BaseException:
 			self.run.kill()
 			raise
+		self.figures["start_s"] = round(time.monotonic() - self.begin, 1)
 		self.mark()
 		return self
 
@@ -173,8 +174,10 @@ class Job:
 
 	def finish(self):
 		"""End it in order; all must be right."""
+		begin = time.monotonic()
 		self.run.processes["a"].kill(signal.SIGINT)
 		result = self.run.finish(PATIENCE_S)
+		self.figures["end_s"] = round(time.monotonic() - begin, 1)
 		try:
 			bench.right(result)
 		except AssertionError as error:
