@@ -294,6 +294,13 @@ class Jobs(unittest.TestCase):
 		job.failed(1)
 		job.fenced(1)
 
+	def test_a_lane_that_is_down_already_has_failed(self):
+		job = self.job(b=FAILED.splitlines()[0] + "\n")
+		job.mark()
+		job.failed(1)
+		self.assertFalse(failures.lane_is_down(FAILED, 1))
+		self.assertFalse(failures.lane_is_down(FAILED.splitlines()[0], 2))
+
 	def test_lines_of_an_earlier_step_do_not_count(self):
 		job = self.job(a=FAILED)
 		job.mark()
