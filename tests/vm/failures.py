@@ -40,6 +40,13 @@ def rail_pattern(rail, event):
 	return r"lane \d+ rxe%d:\d+ -> .*: %s" % (rail, event)
 
 
+def control_rail(text, fallback=0):
+	"""The rail of the control connection, by the last that a log says of it."""
+	found = re.findall(r"control connection to .*10\.77\.(\d)\.\d+[^\d.].*$", "\n".join(
+		re.findall(r".* is up$|.* is there again.*$", text, re.M)), re.M)
+	return int(found[-1]) if found else fallback
+
+
 def lane_is_down(text, rail):
 	"""The last that a log says of lanes on the rail is that one failed."""
 	said = re.findall(rail_pattern(rail, "(failed|in use again)"), text)

@@ -308,6 +308,15 @@ class Jobs(unittest.TestCase):
 			job.until(lambda: job.count(failures.rail_pattern(1, "failed")) > job.marks[
 				failures.rail_pattern(1, "failed")], "no lane of rail 1 failed", 0)
 
+	def test_the_rail_of_control(self):
+		log = ("NET/Railyard : control connection to b (pid 5, 10.77.0.2:999) is up\n"
+		       "NET/Railyard : control connection to b (pid 5, 10.77.3.2:999) is up\n")
+		self.assertEqual(failures.control_rail(log), 3)
+		log += ("NET/Railyard : control connection to b (pid 5, 10.77.3.2:999) is there again, now with 10.77.1.2:9, "
+			"after 80 ms\nlane 0 rxe0:1 -> rxe0:1 of b (pid 5, 10.77.0.2:999): failed: x\n")
+		self.assertEqual(failures.control_rail(log), 1)
+		self.assertEqual(failures.control_rail(""), 0)
+
 	def test_an_ended_bench_is_no_wait(self):
 		job = self.job()
 		job.run.processes["b"].poll = lambda: 1
@@ -354,12 +363,6 @@ class Cuts(unittest.TestCase):
 		found = self.figures("")
 		self.assertEqual((found["closed_ms"], found["again"], found["back_s"]), (None, None, None))
 		self.assertEqual(self.cuts.spread([None, None]), "-")
-
-	def test_the_rail_of_control(self):
-		log = ("NET/Railyard : control connection to b (pid 5, 10.77.0.2:999) is up\n"
-		       "NET/Railyard : control connection to b (pid 5, 10.77.3.2:999) is up\n")
-		self.assertEqual(self.cuts.control_rail(log), 3)
-		self.assertEqual(self.cuts.control_rail(""), 0)
 
 
 if __name__ == "__main__":

@@ -30,11 +30,11 @@ def second_while_first_recovers(job, rig):
 
 
 def run(rig):
-	# The control connection on rail 0; the benches meet on the control NIC.
-	with failures.Job(rig, env="NCCL_SOCKET_IFNAME=rail0") as job:
+	# The plugin's control connection on a rail; the benches meet on the control NIC.
+	with failures.Job(rig, env="NCCL_SOCKET_IFNAME=rail") as job:
 		cut(job, rig, 1, "a", "one end")
 		cut(job, rig, 2, "b", "the other end")
 		cut(job, rig, 3, "ab", "both ends")
 		second_while_first_recovers(job, rig)
-		cut(job, rig, 0, "a", "control")
+		cut(job, rig, failures.control_rail(job.text("a")), "a", "control")
 	return job.figures
