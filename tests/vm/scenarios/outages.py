@@ -8,6 +8,10 @@ import time
 
 import failures
 
+# Longer than a guest of a busy machine may be late, and shorter than a process is stopped here: only what
+# the plugin makes of the stop is judged.
+PATIENT = "RAILYARD_STALL_MS=2000"
+
 
 def all_down(job, rig, seconds):
 	with job.step("all rails down"):
@@ -34,7 +38,7 @@ def stopped(job, seconds):
 
 
 def run(rig):
-	with failures.Job(rig) as job:
+	with failures.Job(rig, env=PATIENT) as job:
 		all_down(job, rig, 30 if rig.full else 10)
 		stopped(job, 20 if rig.full else 5)
 	return job.figures
