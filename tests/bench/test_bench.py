@@ -8,10 +8,13 @@ of bench can fail: each makes the plugin misbehave once and wants it found, and 
 """
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 BENCH, PLUGIN = "", ""
 SEED_SIZES = ["-b", "0", "-e", "1M", "-f", "8", "-n", "6", "-w", "1"]
@@ -199,9 +202,9 @@ def free_port():
         return s.getsockname()[1]
 
 
-def start(args):
+def start(args, env=None):
     return subprocess.Popen([BENCH, *args, "-p", PLUGIN], stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)
+                            stderr=subprocess.PIPE, text=True, env=dict(os.environ, **(env or {})))
 
 
 def meeting():
@@ -259,8 +262,41 @@ def intervals():
         want(outcome.rows()[0]["iters"] > 10, op, outcome)
 
 
+def rank_alone(rank, meet, args=(), env=None):
+    return start([*args, "--rank", str(rank), "--ranks", "2", "--meet", meet], env)
+
+
+def endings():
+    """A run by time that is ended early; a rank that fails, with the others told late."""
+    meet = "127.0.0.1:%d" % free_port()
+    second = rank_alone(1, meet, ["--log", "info", "--log-times"])
+    first = rank_alone(0, meet, ["sendrecv", "-b", "64K", "--bidir", "--duration", "600",
+                                 "--interval", "100"])
+    # Both have connected when one has received.
+    while not first.stdout.readline().startswith("interval"):
+        assert first.poll() is None, first.communicate()
+    second.send_signal(signal.SIGINT)
+    first.send_signal(signal.SIGINT)
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == 0 and "no byte wrong" in out, out + err
+    _, err = second.communicate(timeout=60)
+    assert second.returncode == 0, err
+    assert re.search(r"^\[\d+\] INFO \d{10,}\.\d{6} \w+:\d+ ", err, re.M), err
+
+    # A rank that fails tells the others two seconds later.
+    meet = "127.0.0.1:%d" % free_port()
+    begin = time.monotonic()
+    second = rank_alone(1, meet, env={"TCPNET_FAULT": "error:7"})
+    first = rank_alone(0, meet, ["sendrecv", "-b", "64K", "--duration", "600", "--linger", "2"])
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 1 and "stopped because of rank 1" in err, err
+    assert time.monotonic() - begin >= 2, "rank 0 was told at once"
+    _, err = second.communicate(timeout=60)
+    assert second.returncode == 1 and "remote error" in err, err
+
+
 GROUPS = {f.__name__: f for f in (ops, bytes_moved, groups, shapes, abi, faults, failures, meeting,
-                                  intervals)}
+                                  intervals, endings)}
 
 
 def main():

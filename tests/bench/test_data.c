@@ -130,8 +130,10 @@ static void intervals_hold_what_came_in_them(void)
 	meter_add_recv(&meter, start + 9 * ms, 20);
 	meter_add_recv(&meter, start + 35 * ms, 3);
 	EXPECT(meter.stat.interval_count == 4);
-	EXPECT(meter.interval_bytes[0] == 120 && meter.interval_bytes[1] == 0);
-	EXPECT(meter.interval_bytes[2] == 0 && meter.interval_bytes[3] == 3);
+	EXPECT(meter.intervals[0].bytes == 120 && meter.intervals[1].bytes == 0);
+	EXPECT(meter.intervals[2].bytes == 0 && meter.intervals[3].bytes == 3);
+	EXPECT(meter.intervals[0].gap_ns == 8 * ms && meter.intervals[2].gap_ns == 0);
+	EXPECT(meter.intervals[3].gap_ns == 26 * ms);
 	EXPECT(meter.stat.gap_ns == 26 * ms && meter.stat.recv_bytes == 123);
 	EXPECT(stat_recv_rate(&meter.stat) > 676 && stat_recv_rate(&meter.stat) < 677);
 	meter_start(&meter, start, 10, -1);

@@ -58,6 +58,35 @@ def sent(rig):
 	return [int(a) + int(b) for a, b in zip(*(text.split() for text in both))]
 
 
+class Look:
+	"""The guests' clocks and counters by a program that runs there already."""
+
+	def __init__(self, rig):
+		self.processes = {h: rig.guest(h).popen("exec /usr/bin/python3 -I -S tests/vm/guest-look")
+				  for h in railyard_vm.HOSTS}
+		for process in self.processes.values():
+			process.wait_for("ready")
+
+	def ask(self, host, timeout=60):
+		"""(seconds of the guest's clock, [RoCE packets that each rail has sent])."""
+		process = self.processes[host]
+		asked = process.out.count("\n")
+		process.write(b"\n")
+		with process.changed:
+			if not process.changed.wait_for(lambda: process.out.count("\n") > asked, timeout):
+				raise railyard_vm.RigError("%s: no answer in %g s" % (process, timeout))
+		words = process.out.splitlines()[-1].split()
+		return float(words[0]), [int(w) for w in words[1:]]
+
+	def sent(self):
+		"""As sent(), of both ends."""
+		return [a + b for a, b in zip(*(self.ask(h)[1] for h in railyard_vm.HOSTS))]
+
+	def close(self):
+		for process in self.processes.values():
+			process.write(b"")
+
+
 @contextlib.contextmanager
 def rail_map(rig):
 	"""With the rail map loaded at both ends."""

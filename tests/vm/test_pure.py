@@ -8,13 +8,16 @@ import importlib.util
 import io
 import os
 import sys
+import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import bench  # noqa: E402
+import failures  # noqa: E402
 import figures  # noqa: E402
 import railyard_vm  # noqa: E402
+import relay  # noqa: E402
 from railyard_vm import Rail, available, tc_commands  # noqa: E402
 
 
@@ -94,16 +97,16 @@ class Figures(unittest.TestCase):
 		self.assertEqual(figures.lowest(self.SAMPLES, 1), 50)
 
 
-def load_measure():
+def load_command(name):
 	loader = importlib.machinery.SourceFileLoader(
-		"measure", os.path.join(os.path.dirname(os.path.realpath(__file__)), "measure"))
-	module = importlib.util.module_from_spec(importlib.util.spec_from_loader("measure", loader))
+		name, os.path.join(os.path.dirname(os.path.realpath(__file__)), name))
+	module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
 	loader.exec_module(module)
 	return module
 
 
 class Measure(unittest.TestCase):
-	measure = load_measure()
+	measure = load_command("measure")
 
 	def test_whole_intervals_only(self):
 		# Four seconds and a bit, in halves; the first second and the last half are left out.
@@ -240,6 +243,126 @@ class Perftest(unittest.TestCase):
 	def test_not_when_the_transfer_failed(self):
 		with self.assertRaisesRegex(railyard_vm.RigError, "the transfer failed"):
 			self.rate(" Completion with error at client\n Failed status 12", self.RESULT)
+
+
+class Wires(unittest.TestCase):
+	def test_stats(self):
+		stats = relay.stats_of("0 a 1 2 3 4 5 6 0 b 7 8 9 10 11 12".split())
+		self.assertEqual(stats[0, "b"]["passed"], 7)
+		self.assertEqual(stats[0, "a"], {"passed": 1, "dropped": 2, "kept": 3, "twice": 4, "late": 5,
+						 "released": 6})
+
+	def test_links_lead_through_and_past(self):
+		rig = railyard_vm.Rig.__new__(railyard_vm.Rig)
+		rig.egress = {("a", 0): None, ("b", 0): None}
+		with tempfile.TemporaryDirectory() as rig.sockets:
+			for through, target in ((True, "relay0.b"), (False, "rail0.b")):
+				rig.through(through)
+				self.assertEqual(os.readlink(os.path.join(rig.sockets, "rail0.to-b")), target)
+			self.assertEqual(len(os.listdir(rig.sockets)), 2)
+
+
+FAILED = ("[7] INFO 100.250000 lane_say:9 NET/Railyard : lane 1 rxe1:1 -> rxe2:1 of b (pid 9): failed: port down\n"
+	  "[7] INFO 100.300000 lane_say:9 NET/Railyard : lane 1 rxe1:1 -> rxe2:1 of b (pid 9): fenced after 50.2 ms, "
+	  "3 pieces sent again, 1 had landed\n"
+	  "[7] INFO 106.500000 lane_say:9 NET/Railyard : lane 1 rxe1:1 -> rxe2:1 of b (pid 9): in use again, "
+	  "generation 2, after 6200 ms\n")
+
+
+class Jobs(unittest.TestCase):
+	@staticmethod
+	def job(**texts):
+		job = failures.Job.__new__(failures.Job)
+		job.begin, job.steps, job.figures, job.marks = 0, ["1.0 s: a step"], {}, {}
+		job.rig = argparse.Namespace(rails=4, guest=lambda _: (_ for _ in ()).throw(
+			railyard_vm.RigError("gone")))
+		processes = {h: FakeProcess(texts.get(h, "")) for h in "ab"}
+		for p in processes.values():
+			p.poll = lambda: None
+		job.run = argparse.Namespace(processes=processes)
+		return job
+
+	def test_half_seconds_with_traffic(self):
+		job = self.job(a="interval  rank 0  0.500 s  0.000 MB/s\ninterval  rank 0  1.000 s  7.250 MB/s\n"
+			       "interval  rank 0  1.500 s  0.010 MB/s\nother 5 MB/s\n")
+		self.assertEqual((job.received("a"), job.received("b")), (2, 0))
+
+	def test_lines_are_of_the_lane_on_that_rail(self):
+		job = self.job(a=FAILED)
+		self.assertEqual(job.count(failures.rail_pattern(1, "failed")), 1)
+		self.assertEqual(job.count(failures.rail_pattern(2, "failed")), 0)
+		job.failed(1)
+		job.fenced(1)
+
+	def test_a_lane_that_is_down_already_has_failed(self):
+		job = self.job(b=FAILED.splitlines()[0] + "\n")
+		job.mark()
+		job.failed(1)
+		self.assertFalse(failures.lane_is_down(FAILED, 1))
+		self.assertFalse(failures.lane_is_down(FAILED.splitlines()[0], 2))
+
+	def test_lines_of_an_earlier_step_do_not_count(self):
+		job = self.job(a=FAILED)
+		job.mark()
+		with self.assertRaisesRegex(failures.Story, "(?s)no lane.*a step.*fenced after.*a: gone"):
+			job.until(lambda: job.count(failures.rail_pattern(1, "failed")) > job.marks[
+				failures.rail_pattern(1, "failed")], "no lane of rail 1 failed", 0)
+
+	def test_the_rail_of_control(self):
+		log = ("NET/Railyard : control connection to b (pid 5, 10.77.0.2:999) is up\n"
+		       "NET/Railyard : control connection to b (pid 5, 10.77.3.2:999) is up\n")
+		self.assertEqual(failures.control_rail(log), 3)
+		log += ("NET/Railyard : control connection to b (pid 5, 10.77.3.2:999) is there again, now with 10.77.1.2:9, "
+			"after 80 ms\nlane 0 rxe0:1 -> rxe0:1 of b (pid 5, 10.77.0.2:999): failed: x\n")
+		self.assertEqual(failures.control_rail(log), 1)
+		self.assertEqual(failures.control_rail(""), 0)
+
+	def test_an_ended_bench_is_no_wait(self):
+		job = self.job()
+		job.run.processes["b"].poll = lambda: 1
+		with self.assertRaisesRegex(failures.Story, "bench on b ended with status 1"):
+			job.until(lambda: False, "never", 60)
+
+
+class Cuts(unittest.TestCase):
+	cuts = load_command("cuts")
+	# The cut was at 100.2 s of the sender's clock, which is 0.2 s ahead by then; the receiver's is not.
+	CUT = cuts.Cut([1], 1, 100.0, 100.0, 104.0, 0.001)
+	CLOCKS = {"a": [(90, 0.1), (110, 0.3)], "b": [(90, 0), (110, 0)]}
+
+	@staticmethod
+	def rank(rate_of, gap_of):
+		times = [85 + n / 10 for n in range(300)]
+		return {"start_wall_ms": 85000, "interval_bytes_per_s": [rate_of(t + 0.05) for t in times],
+			"interval_gap_ms": [gap_of(t) for t in times]}
+
+	def figures(self, log=FAILED):
+		rank = self.rank(lambda t: 16e6 if t < 100 or t > 106 else 8e6 if t < 101 else 12e6,
+				 lambda t: 90 if 100 <= t < 100.3 else 20)
+		return self.cuts.cut_figures(self.CUT, log, rank, 115, self.CLOCKS)
+
+	def test_times_from_the_cut(self):
+		found = self.figures()
+		self.assertAlmostEqual(found["closed_ms"], 50)
+		self.assertAlmostEqual(found["replay_ms"], 100)
+		self.assertAlmostEqual(found["back_s"], 2.3)
+		self.assertAlmostEqual(found["full_s"], 1.9, delta=0.11)
+		self.assertEqual((found["gap_ms"], found["gap_before_ms"]), (90, 20))
+
+	def test_rates(self):
+		found = self.figures()
+		self.assertEqual((found["before"], found["during"], found["after"]), (16e6, 8e6, 12e6))
+		entry = {"case": "a", "rate": 4.0, "size": "1M", "cuts": [found] * 2, "wrong": 0, "late": 0}
+		self.assertEqual(self.cuts.ratio_text(entry, "after"), "1.00 (1.00)")
+		self.assertEqual(self.cuts.ratio_text(dict(entry, rate=0), "during"), "0.67 (0.67)")
+		self.assertIn("| 2 | 50 (50) | 100 (100) of 2: missed (10) |", self.cuts.table([entry]))
+
+	def test_nothing_said_is_nothing_shown(self):
+		found = self.figures(FAILED.replace("3 pieces", "0 pieces"))
+		self.assertEqual((found["again"], found["replay_ms"]), (0, None))
+		found = self.figures("")
+		self.assertEqual((found["closed_ms"], found["again"], found["back_s"]), (None, None, None))
+		self.assertEqual(self.cuts.spread([None, None]), "-")
 
 
 if __name__ == "__main__":

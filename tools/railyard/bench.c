@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,7 @@
 #include "bench_watch.h"
 
 static int own_rank = -1;
+static volatile sig_atomic_t is_interrupted;
 static char first_error[512];
 
 void bench_set_rank(int rank)
@@ -56,6 +58,11 @@ const char *bench_error_text(void)
 	return first_error[0] ? first_error : "unknown error";
 }
 
+bool bench_is_interrupted(void)
+{
+	return is_interrupted != 0;
+}
+
 uint64_t bench_now_ns(void)
 {
 	struct timespec now;
@@ -66,14 +73,31 @@ uint64_t bench_now_ns(void)
 
 /* ---- one rank -------------------------------------------------------------------------------- */
 
+static void note_interrupt(int number)
+{
+	(void)number;
+	is_interrupted = 1;
+}
+
+/* A run by time ends in order at the first SIGINT to rank 0, as if its time were over; the others
+ * wait for rank 0 to say so. A second one ends the process, as ever. */
+static void catch_interrupt(void)
+{
+	struct sigaction action = {.sa_handler = note_interrupt,
+				   .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+
+	sigaction(SIGINT, &action, NULL);
+}
+
 static int open_plugin(struct bench_run *run, const struct bench_plan *plan)
 {
 	const struct bench_local *local = run->local;
 	int rc = net_load(run->net, local->plugin, local->abi);
 
 	run->net->time_calls = local->time_calls;
+	net_set_log(local->log_level, local->log_times);
 	if (!rc) {
-		rc = net_init(run->net, plan->traffic_class, plan->comm_id, local->log_level);
+		rc = net_init(run->net, plan->traffic_class, plan->comm_id);
 	}
 	return rc ? rc : comm_choose_devices(run);
 }
@@ -135,6 +159,9 @@ static int agree(struct bench_run *run, struct bench_plan *plan)
 		rc = -EINVAL;
 	}
 	run->op = rc ? NULL : &bench_ops[plan->op];
+	if (!rc && plan->duration_s) {
+		catch_interrupt();
+	}
 	if (!rc && run->rank) {
 		rc = open_plugin(run, plan);
 	}
@@ -202,6 +229,26 @@ static int run_sizes(struct bench_run *run, struct bench_report *report)
 	return rc ? rc : report_finish(report, run);
 }
 
+/* With --linger the others are told late, so that each finds out by itself, if its plugin can. */
+static void tell_failure(struct bench_run *run, struct bench_report *report)
+{
+	struct timespec pause = {.tv_nsec = 100000000};
+	uint64_t end_ns = bench_now_ns() + run->plan->linger_s * UINT64_C(1000000000);
+
+	report_failure(report, run, bench_error_text());
+	while (!run->lost_ns && run->op && bench_now_ns() < end_ns) {
+		enum meet_control kind;
+		uint64_t value;
+		int from;
+
+		if (meet_poll(run->meet, &kind, &value, &from)) {
+			break;
+		}
+		nanosleep(&pause, NULL);
+	}
+	meet_abort(run->meet, bench_error_text());
+}
+
 /* Returns the exit status. @listen_fd: see meet_open. */
 static int run_rank(struct bench_plan *plan, const struct bench_local *local, int rank,
 		    int listen_fd)
@@ -226,8 +273,7 @@ static int run_rank(struct bench_plan *plan, const struct bench_local *local, in
 	watch_set_timeout(&watch, plan->timeout_s);
 	rc = rc ? rc : run_sizes(&run, &report);
 	if (rc) {
-		report_failure(&report, &run, bench_error_text());
-		meet_abort(&meet, bench_error_text());
+		tell_failure(&run, &report);
 	}
 	comm_close(&run);
 	watch_stop(&watch);
@@ -306,6 +352,9 @@ static int run_local_ranks(struct bench_plan *plan, struct bench_local *local)
 	}
 	if (listen_fd >= 0) {
 		close(listen_fd);
+	}
+	if (plan->duration_s) {
+		signal(SIGINT, SIG_IGN);
 	}
 	return count < local->local ? (wait_children(children, count), BENCH_FAILED)
 				    : wait_children(children, count);

@@ -65,7 +65,7 @@ struct bench_plan {
 	uint32_t duration_s;		/* 0 = count iterations */
 	uint32_t interval_ms;		/* 0 = no throughput per interval */
 	uint32_t timeout_s;		/* without any progress */
-	uint32_t reserved;
+	uint32_t linger_s;		/* how long a rank goes on when another has ended */
 	uint64_t comm_id;		/* what init gets as communicator id */
 };
 
@@ -95,6 +95,7 @@ struct bench_local {
 	int log_level;			/* enum ry_net_log_level */
 	bool per_rank;			/* a line for each rank below each row */
 	bool time_calls;
+	bool log_times;			/* the plugin's lines with the time of day */
 	const char *json;		/* file of rank 0's report, NULL = none */
 };
 
@@ -107,6 +108,9 @@ uint64_t bench_plan_next_size(const struct bench_plan *plan, uint64_t size);
 /* One line to stderr: "railyard bench: rank R: ...". The first is kept for bench_error_text(). */
 void bench_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 const char *bench_error_text(void);
+
+/* Rank 0 was asked (SIGINT) to end a run by time now. */
+bool bench_is_interrupted(void);
 
 /* The rank that bench_error names; -1 = none yet. */
 void bench_set_rank(int rank);

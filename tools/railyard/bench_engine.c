@@ -536,15 +536,15 @@ static int give_up(struct bench_run *run, uint64_t now_ns)
 static int look(struct bench_run *run)
 {
 	uint64_t now_ns = bench_now_ns();
+	int rc;
 
 	if (now_ns - run->looked_ns < LOOK_NS) {
 		return 0;
 	}
 	run->looked_ns = now_ns;
 	meter_tick(&run->meter, now_ns);
-	if (run->stop_ns && now_ns >= run->stop_ns) {
-		int rc = stop_by_time(run);
-
+	if (run->stop_ns && (now_ns >= run->stop_ns || bench_is_interrupted())) {
+		rc = stop_by_time(run);
 		if (rc) {
 			return rc;
 		}
@@ -552,7 +552,16 @@ static int look(struct bench_run *run)
 	if (now_ns > run->moved_ns + run->plan->timeout_s * UINT64_C(1000000000)) {
 		return give_up(run, now_ns);
 	}
-	return control(run);
+	if (run->lost_ns) {
+		return now_ns - run->lost_ns > run->plan->linger_s * UINT64_C(1000000000)
+			       ? -ECONNRESET : 0;
+	}
+	rc = control(run);
+	if (rc && run->plan->linger_s) {
+		run->lost_ns = now_ns;
+		return 0;
+	}
+	return rc;
 }
 
 static void idle(const struct bench_run *run, unsigned fruitless)

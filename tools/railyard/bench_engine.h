@@ -96,6 +96,7 @@ struct bench_run {
 	uint64_t iter_start_ns;
 	uint64_t moved_ns;		/* when anything last went on */
 	uint64_t looked_ns;
+	uint64_t lost_ns;		/* --linger: since when a rank is gone; 0 = all are there */
 	uint64_t stop_ns;		/* rank 0: when to stop; 0 = by iterations */
 	bool is_open_ended;		/* last is not agreed yet */
 	uint64_t begun_max;		/* rank 0: answers to MEET_STOP */

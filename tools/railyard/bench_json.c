@@ -110,11 +110,12 @@ void json_add_row(struct bench_report *report, const struct bench_row *row)
 }
 
 void json_add_row_rank(struct bench_report *report, int rank, const struct bench_stat *stat,
-		       uint64_t start_wall_ms, const uint64_t *interval_bytes, uint32_t interval_ms)
+		       uint64_t start_wall_ms, const struct bench_interval *of_intervals,
+		       uint32_t interval_ms)
 {
 	json_t *results = report->root ? json_object_get(report->root, "results") : NULL;
 	json_t *row = results ? json_array_get(results, json_array_size(results) - 1) : NULL;
-	json_t *object, *intervals;
+	json_t *object, *rates, *gaps;
 
 	if (!row) {
 		return;
@@ -132,12 +133,17 @@ void json_add_row_rank(struct bench_report *report, int rank, const struct bench
 	set_u64(object, "canaries", stat->canaries);
 	set_real(object, "gap_ms", (double)stat->gap_ns * 1e-6);
 	set_latency(object, &stat->latency);
-	intervals = json_array();
+	rates = json_array();
+	gaps = json_array();
 	for (uint64_t i = 0; i < stat->interval_count; i++) {
-		json_array_append_new(intervals, json_real((double)interval_bytes[i] * 1e3 /
-							   interval_ms));
+		const struct bench_interval *interval = &of_intervals[i];
+
+		json_array_append_new(rates,
+				      json_real((double)interval->bytes * 1e3 / interval_ms));
+		json_array_append_new(gaps, json_real((double)interval->gap_ns * 1e-6));
 	}
-	json_object_set_new(object, "interval_bytes_per_s", intervals);
+	json_object_set_new(object, "interval_bytes_per_s", rates);
+	json_object_set_new(object, "interval_gap_ms", gaps);
 	json_array_append_new(json_object_get(row, "ranks"), object);
 }
 

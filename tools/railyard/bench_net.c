@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -33,13 +34,15 @@ struct bench_abi {
 
 static char poison;			/* its address in *request must not survive a call */
 static int log_level_max = RY_NET_LOG_WARN;
+static bool has_log_times;
 
 __attribute__((format(printf, 5, 6)))
 static void log_line(enum ry_net_log_level level, unsigned long flags, const char *file, int line,
 		     const char *fmt, ...)
 {
 	static const char *const names[] = {"", "", "WARN", "INFO", "ABORT", "TRACE"};
-	char text[1024];
+	char text[1024], when[40] = "";
+	struct timespec now;
 	va_list args;
 
 	(void)flags;
@@ -49,8 +52,14 @@ static void log_line(enum ry_net_log_level level, unsigned long flags, const cha
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	fprintf(stderr, "[%d] %s %s:%d %s\n", (int)getpid(),
-		level <= RY_NET_LOG_TRACE ? names[level] : "?", file ? file : "?", line, text);
+	if (has_log_times) {
+		clock_gettime(CLOCK_REALTIME, &now);
+		snprintf(when, sizeof(when), "%lld.%06ld ", (long long)now.tv_sec,
+			 now.tv_nsec / 1000);
+	}
+	fprintf(stderr, "[%d] %s %s%s:%d %s\n", (int)getpid(),
+		level <= RY_NET_LOG_TRACE ? names[level] : "?", when, file ? file : "?", line,
+		text);
 }
 
 static enum ry_net_result profiler_event(void **ehandle, int type, void *phandle,
@@ -474,12 +483,17 @@ static int outcome(struct bench_net *net, const char *what, enum ry_net_result r
 	return result <= RY_NET_IN_PROGRESS ? errors[result] : -EIO;
 }
 
-int net_init(struct bench_net *net, int traffic_class, uint64_t comm_id, int log_level)
+void net_set_log(int level, bool with_times)
+{
+	log_level_max = level;
+	has_log_times = with_times;
+}
+
+int net_init(struct bench_net *net, int traffic_class, uint64_t comm_id)
 {
 	enum ry_net_result result;
 	int rc;
 
-	log_level_max = log_level;
 	net->config.trafficClass = traffic_class;
 	NET_CALL(net, CALL_SETUP, "init", result, net->calls->init(net, comm_id));
 	rc = outcome(net, "init", result);

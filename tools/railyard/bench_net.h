@@ -84,8 +84,11 @@ struct bench_net {
  * @net: zeroed. Nothing of the plugin runs yet. -ENOENT: no such file or table. */
 int net_load(struct bench_net *net, const char *plugin, int abi);
 
-/* init and devices. @log_level: enum ry_net_log_level, what the plugin may print to stderr. */
-int net_init(struct bench_net *net, int traffic_class, uint64_t comm_id, int log_level);
+/* What the plugin may print to stderr (enum ry_net_log_level), and whether with the time of day. */
+void net_set_log(int level, bool with_times);
+
+/* init and devices. */
+int net_init(struct bench_net *net, int traffic_class, uint64_t comm_id);
 
 /* finalize where the ABI has it, and dlclose. Accepts a half-opened or zeroed net. */
 void net_close(struct bench_net *net);

@@ -36,6 +36,8 @@ enum {
 	KEY_DURATION,
 	KEY_INTERVAL,
 	KEY_TIMEOUT,
+	KEY_LINGER,
+	KEY_LOG_TIMES,
 	KEY_JSON,
 	KEY_PER_RANK,
 	KEY_CALLS,
@@ -65,7 +67,8 @@ static const struct argp_option options[] = {
 	{"stepbytes", 'i', "SIZE", 0, "next size is the last plus SIZE", 0},
 	{"iters", 'n', "N", 0, "timed iterations of each size (default 20)", 0},
 	{"warmup_iters", 'w', "N", 0, "iterations before those (default 2)", 0},
-	{"duration", KEY_DURATION, "S", 0, "run each size for S seconds instead of -n", 0},
+	{"duration", KEY_DURATION, "S", 0,
+	 "run each size for S seconds instead of -n; SIGINT to rank 0 ends it early, in order", 0},
 	{"window", KEY_WINDOW, "N", 0, "outstanding requests per connection (default 8)", 0},
 	{"chunk", KEY_CHUNK, "SIZE", 0,
 	 "cut messages into chunks (default 1M; NCCL's point-to-point chunk is 128K)", 0},
@@ -85,6 +88,8 @@ static const struct argp_option options[] = {
 	{"interval", KEY_INTERVAL, "MS", 0,
 	 "receive throughput per interval: printed as it comes with --duration, and in --json", 0},
 	{"timeout", KEY_TIMEOUT, "S", 0, "give up after S s without progress (default 60)", 0},
+	{"linger", KEY_LINGER, "S", 0,
+	 "when a rank fails, go on for S s: does the plugin tell the others? (default 0)", 0},
 	{0, 0, 0, 0, "How (this process)", 4},
 	{"poll", KEY_POLL, "yield|spin|sleep", 0,
 	 "when nothing moves: sched_yield (default), nothing, or 20 us of sleep", 0},
@@ -93,6 +98,7 @@ static const struct argp_option options[] = {
 	{"json", KEY_JSON, "FILE", 0, "rank 0 writes all results there (- = stdout)", 0},
 	{"log", KEY_LOG, "LEVEL", 0,
 	 "plugin's log lines: none, warn, info or trace (default: NCCL_DEBUG, else warn)", 0},
+	{"log-times", KEY_LOG_TIMES, 0, 0, "put the time of day into those lines", 0},
 	{0},
 };
 
@@ -237,6 +243,9 @@ static error_t parse_local(int key, char *arg, struct argp_state *state)
 	case KEY_JSON:
 		local->json = arg;
 		return 0;
+	case KEY_LOG_TIMES:
+		local->log_times = true;
+		return 0;
 	case KEY_LOG:
 		local->log_level = log_level(state, arg);
 		return 0;
@@ -292,6 +301,9 @@ static error_t parse_amount(int key, char *arg, struct argp_state *state)
 		return 0;
 	case KEY_TIMEOUT:
 		plan->timeout_s = (uint32_t)number(state, "--timeout", arg, 1, 86400);
+		return 0;
+	case KEY_LINGER:
+		plan->linger_s = (uint32_t)number(state, "--linger", arg, 0, 86400);
 		return 0;
 	default:
 		return parse_local(key, arg, state);

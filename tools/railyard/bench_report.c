@@ -192,6 +192,11 @@ static void print_rank(int rank, const struct bench_stat *stat)
 	       (double)hist_percentile(&stat->latency, 99) * 1e-3, (double)stat->gap_ns * 1e-6);
 }
 
+static size_t intervals_bytes(const struct bench_stat *stat)
+{
+	return stat->interval_count * sizeof(struct bench_interval);
+}
+
 static int show_blocks(struct bench_report *report, struct bench_run *run, void **blocks,
 		       const size_t *lengths)
 {
@@ -202,7 +207,7 @@ static int show_blocks(struct bench_report *report, struct bench_run *run, void 
 		const struct rank_block *block = blocks[rank];
 
 		if (lengths[rank] < sizeof(*block) ||
-		    lengths[rank] != sizeof(*block) + block->stat.interval_count * 8) {
+		    lengths[rank] != sizeof(*block) + intervals_bytes(&block->stat)) {
 			bench_error("rank %d sent %zu bytes of results: use the same build "
 				    "everywhere",
 				    rank, lengths[rank]);
@@ -220,7 +225,8 @@ static int show_blocks(struct bench_report *report, struct bench_run *run, void 
 			print_rank(rank, &block->stat);
 		}
 		json_add_row_rank(report, rank, &block->stat, block->start_wall_ms,
-				  (const uint64_t *)(block + 1), run->plan->interval_ms);
+				  (const struct bench_interval *)(block + 1),
+				  run->plan->interval_ms);
 	}
 	fflush(stdout);
 	report->faults += row.wrong + row.bad_sizes + row.overruns + row.canaries;
@@ -240,7 +246,7 @@ static void free_blocks(const struct bench_run *run, void **blocks, size_t *leng
 int report_size(struct bench_report *report, struct bench_run *run)
 {
 	const struct bench_meter *meter = &run->meter;
-	size_t interval_bytes = meter->stat.interval_count * sizeof(uint64_t);
+	size_t interval_bytes = intervals_bytes(&meter->stat);
 	size_t bytes = sizeof(struct rank_block) + interval_bytes;
 	struct rank_block *mine = calloc(1, bytes);
 	void **blocks = run->rank ? NULL : calloc((size_t)run->ranks, sizeof(*blocks));
@@ -251,7 +257,7 @@ int report_size(struct bench_report *report, struct bench_run *run)
 		mine->stat = meter->stat;
 		mine->start_wall_ms = meter->start_wall_ms;
 		if (interval_bytes) {
-			memcpy(mine + 1, meter->interval_bytes, interval_bytes);
+			memcpy(mine + 1, meter->intervals, interval_bytes);
 		}
 		rc = meet_gather(run->meet, mine, bytes, blocks, lengths);
 	}

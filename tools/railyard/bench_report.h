@@ -49,7 +49,7 @@ void json_add_rank(struct bench_report *report, int rank, const char *host, int 
 		   const char *devices, int speed_mbps);
 void json_add_row(struct bench_report *report, const struct bench_row *row);
 void json_add_row_rank(struct bench_report *report, int rank, const struct bench_stat *stat,
-		       uint64_t start_wall_ms, const uint64_t *interval_bytes,
+		       uint64_t start_wall_ms, const struct bench_interval *of_intervals,
 		       uint32_t interval_ms);
 void json_add_calls(struct bench_report *report, int rank, const struct bench_call_stat *calls);
 int json_write(struct bench_report *report, const char *path);

@@ -82,8 +82,8 @@ void meter_start(struct bench_meter *meter, uint64_t now_ns, uint32_t interval_m
 
 void meter_fini(struct bench_meter *meter)
 {
-	free(meter->interval_bytes);
-	meter->interval_bytes = NULL;
+	free(meter->intervals);
+	meter->intervals = NULL;
 	meter->interval_room = 0;
 }
 
@@ -92,16 +92,16 @@ static bool reach_interval(struct bench_meter *meter, size_t index)
 {
 	if (index >= meter->interval_room) {
 		size_t room = (index + 1) * 2 + 64;
-		uint64_t *more = realloc(meter->interval_bytes, room * sizeof(more[0]));
+		struct bench_interval *more = realloc(meter->intervals, room * sizeof(more[0]));
 
 		if (!more) {
 			return false;
 		}
-		meter->interval_bytes = more;
+		meter->intervals = more;
 		meter->interval_room = room;
 	}
 	while (meter->stat.interval_count <= index) {
-		meter->interval_bytes[meter->stat.interval_count++] = 0;
+		meter->intervals[meter->stat.interval_count++] = (struct bench_interval){0};
 	}
 	return true;
 }
@@ -112,7 +112,7 @@ static void print_interval(const struct bench_meter *meter, size_t index)
 
 	printf("interval  rank %d  %.3f s  %.3f MB/s\n", meter->print_rank,
 	       (double)(index + 1) * seconds,
-	       (double)meter->interval_bytes[index] / seconds * 1e-6);
+	       (double)meter->intervals[index].bytes / seconds * 1e-6);
 	fflush(stdout);
 }
 
@@ -138,16 +138,19 @@ void meter_tick(struct bench_meter *meter, uint64_t now_ns)
 void meter_add_recv(struct bench_meter *meter, uint64_t now_ns, size_t bytes)
 {
 	struct bench_stat *stat = &meter->stat;
+	struct bench_interval unused = {0}, *interval = &unused;
+	uint64_t gap_ns = stat->recv_msgs ? now_ns - stat->last_ns : 0;
 
 	meter_tick(meter, now_ns);
 	if (meter->interval_ns && stat->interval_count) {
-		meter->interval_bytes[stat->interval_count - 1] += bytes;
+		interval = &meter->intervals[stat->interval_count - 1];
 	}
+	interval->bytes += bytes;
+	interval->gap_ns = gap_ns > interval->gap_ns ? gap_ns : interval->gap_ns;
+	stat->gap_ns = gap_ns > stat->gap_ns ? gap_ns : stat->gap_ns;
 	if (stat->recv_msgs++ == 0) {
 		stat->first_ns = now_ns;
 		stat->first_bytes = bytes;
-	} else if (now_ns - stat->last_ns > stat->gap_ns) {
-		stat->gap_ns = now_ns - stat->last_ns;
 	}
 	stat->last_ns = now_ns;
 	stat->recv_bytes += bytes;

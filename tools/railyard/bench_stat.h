@@ -46,13 +46,19 @@ struct bench_stat {
 	uint64_t interval_count;
 };
 
-/* A stat with its throughput per interval. */
+/* What one interval saw. Travels as it is. */
+struct bench_interval {
+	uint64_t bytes;			/* whose receive was done in it */
+	uint64_t gap_ns;		/* longest time between two receives, ended in it */
+};
+
+/* A stat with its intervals. */
 struct bench_meter {
 	struct bench_stat stat;
 	uint64_t start_ns;
 	uint64_t start_wall_ms;		/* since the epoch, to match with other hosts' logs */
 	uint64_t interval_ns;		/* 0 = none are kept */
-	uint64_t *interval_bytes;	/* [interval_room], stat.interval_count in use */
+	struct bench_interval *intervals;	/* [interval_room] */
 	size_t interval_room;
 	size_t printed;
 	int print_rank;			/* prints each interval as it ends; -1 = does not */
