@@ -135,7 +135,7 @@ static void table_remove(struct comm *c)
 			break;
 		}
 	}
-	state_comm_gone(c);
+	state_give(&c->state);
 	pthread_mutex_unlock(&table.lock);
 }
 

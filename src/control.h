@@ -49,7 +49,7 @@ struct control_handler {
 int control_start(const struct control_handler *handler);
 void control_stop(void); /* last one: BYE to all, close, forget all peers */
 
-/* control_instance - the random id that names this process to its peers, while control is started. */
+/* control_instance - the random id that names this process to its peers; once started. */
 uint64_t control_instance(void);
 
 /*

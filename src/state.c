@@ -3,8 +3,8 @@
  * state.c - the state page's file and records.
  *
  * All of the file's memory is taken when it is made: a file system that fills up later then cannot
- * kill the process. The lock, not the pid in the name, says whether a page is in use: two containers
- * that share /dev/shm may have a process each with this pid.
+ * kill the process. The lock, not the pid in the name, says whether a page is in use: two
+ * containers that share /dev/shm may have a process each with this pid.
  */
 #include "state.h"
 
@@ -19,23 +19,12 @@
 #include "log.h"
 #include "util.h"
 
-enum { NAME_BYTES = 32, PATH_BYTES = 512, TRIES = 3 };
+enum { PATH_BYTES = 512, TRIES = 3 };
 
-static struct {
-	uint8_t *at; /* the page; NULL = none */
-	int fd;	     /* keeps the lock */
-	char path[PATH_BYTES];
-} page;
+struct railstate *state_page;
 
-bool state_is_on(void)
-{
-	return page.at != NULL;
-}
-
-static struct railstate_head *head(void)
-{
-	return (struct railstate_head *)(void *)page.at;
-}
+static int page_fd; /* keeps the lock */
+static char path[PATH_BYTES];
 
 /* --- the file ----------------------------------------------------------------------------- */
 
@@ -50,7 +39,7 @@ static int lock(int fd)
 /* Removes the page that a dead process of this pid left. Returns 0 or -errno. */
 static int stale_remove(void)
 {
-	int fd = open(page.path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	int fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	struct stat st;
 	int rc = 0;
 
@@ -61,7 +50,7 @@ static int stale_remove(void)
 		rc = -EPERM;
 	}
 	rc = rc != 0 ? rc : lock(fd);
-	if (rc == 0 && unlink(page.path) != 0) {
+	if (rc == 0 && unlink(path) != 0) {
 		rc = -errno;
 	}
 	close(fd);
@@ -71,7 +60,7 @@ static int stale_remove(void)
 static int file_make(void)
 {
 	for (int i = 0; i < TRIES; i++) {
-		int fd = open(page.path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+		int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 		int rc = -errno;
 
 		if (fd >= 0 || rc != -EEXIST) {
@@ -91,25 +80,23 @@ static int map(int fd)
 	void *at;
 
 	if (rc == 0) {
-		rc = -posix_fallocate(fd, 0, RAILSTATE_BYTES);
+		rc = -posix_fallocate(fd, 0, sizeof(struct railstate));
 	}
 	if (rc != 0) {
 		return rc;
 	}
-	at = mmap(NULL, RAILSTATE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	at = mmap(NULL, sizeof(struct railstate), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED) {
 		return -errno;
 	}
-	page.at = at;
+	state_page = at;
 	return 0;
 }
 
-static void head_fill(uint64_t instance, const char *mode)
+static void head_fill(struct railstate_head *h, uint64_t instance, const char *mode)
 {
-	struct railstate_head *h = head();
-
 	h->version = RAILSTATE_VERSION;
-	h->bytes = RAILSTATE_BYTES;
+	h->bytes = sizeof(struct railstate);
 	h->head_bytes = sizeof(struct railstate_head);
 	h->port_bytes = sizeof(struct railstate_port);
 	h->comm_bytes = sizeof(struct railstate_comm);
@@ -130,87 +117,42 @@ void state_start(const char *dir, uint64_t instance, const char *mode)
 {
 	int rc;
 
-	page.at = NULL;
-	snprintf(page.path, sizeof(page.path), "%s/" RAILSTATE_PREFIX "%ld", dir, (long)getpid());
-	page.fd = file_make();
-	rc = page.fd < 0 ? page.fd : map(page.fd);
+	snprintf(path, sizeof(path), "%s/" RAILSTATE_PREFIX "%ld", dir, (long)getpid());
+	page_fd = file_make();
+	rc = page_fd < 0 ? page_fd : map(page_fd);
 	if (rc == 0) {
-		head_fill(instance, mode);
+		head_fill(&state_page->head, instance, mode);
 		return;
 	}
-	if (page.fd >= 0) {
-		(void)unlink(page.path);
-		close(page.fd);
+	if (page_fd >= 0) {
+		(void)unlink(path);
+		close(page_fd);
 	}
-	log_info("%s: no state page, so `railyard dump` will not show this process: %s", page.path,
+	log_info("%s: no state page, so `railyard dump` will not show this process: %s", path,
 		 rc == -EBUSY ? "another process (of another container?) uses it" : strerror(-rc));
 }
 
 void state_stop(void)
 {
-	if (page.at == NULL) {
-		return;
+	if (state_page != NULL) {
+		(void)unlink(path);
+		munmap(state_page, sizeof(*state_page));
+		state_page = NULL;
+		close(page_fd);
 	}
-	(void)unlink(page.path);
-	munmap(page.at, RAILSTATE_BYTES);
-	page.at = NULL;
-	close(page.fd);
 }
 
 /* --- records ------------------------------------------------------------------------------ */
 
-static void *record(uint32_t at, size_t bytes, uint32_t i, uint32_t max)
+void state_write(void *record, const void *from, size_t bytes)
 {
-	return page.at != NULL && i < max ? page.at + at + bytes * i : NULL;
-}
-
-const struct railstate_comm *state_comm(uint32_t i)
-{
-	return record(RAILSTATE_COMMS_AT, sizeof(struct railstate_comm), i, RAILSTATE_COMMS);
-}
-
-const struct railstate_lane *state_lane(uint32_t i)
-{
-	return record(RAILSTATE_LANES_AT, sizeof(struct railstate_lane), i, RAILSTATE_LANES);
-}
-
-const struct railstate_port *state_port(uint32_t i)
-{
-	return record(RAILSTATE_PORTS_AT, sizeof(struct railstate_port), i, RAILSTATE_PORTS);
-}
-
-/* Both records begin with their sequence count, which is odd in between. */
-static void record_write(const void *to, const void *from, size_t bytes)
-{
-	uint32_t *seq = (uint32_t *)(uintptr_t)to;
-
-	if (to == NULL) {
-		return;
-	}
-	uint32_t odd = (*seq + 1) | 1;
+	uint32_t *seq = record, odd = (*seq + 1) | 1;
 
 	__atomic_store_n(seq, odd, __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	memcpy(seq + 1, (const uint32_t *)from + 1, bytes - sizeof(*seq));
 	__atomic_store_n(seq, odd + 1, __ATOMIC_RELEASE);
 }
-
-void state_comm_write(uint32_t i, const struct railstate_comm *from)
-{
-	record_write(state_comm(i), from, sizeof(*from));
-}
-
-void state_lane_write(uint32_t i, const struct railstate_lane *from)
-{
-	record_write(state_lane(i), from, sizeof(*from));
-}
-
-void state_port_write(uint32_t i, const struct railstate_port *from)
-{
-	record_write(state_port(i), from, sizeof(*from));
-}
-
-/* --- which are in use --------------------------------------------------------------------- */
 
 /* By comms, whether or not there is a page. */
 static uint8_t comm_used[RAILSTATE_COMMS], lane_used[RAILSTATE_LANES];
@@ -230,33 +172,24 @@ static uint32_t run_find(const uint8_t *used, uint32_t max, uint32_t n)
 	return max;
 }
 
-static void shown_add(int n)
+static void head_count(uint32_t *word, bool more)
 {
-	if (page.at != NULL) {
-		__atomic_store_n(&head()->comms_shown, head()->comms_shown + (uint32_t)n,
-				 __ATOMIC_RELAXED);
-	}
+	__atomic_store_n(word, *word + (more ? 1u : UINT32_MAX), __ATOMIC_RELAXED);
 }
 
 static void hidden_set(struct state_mark *m, bool hidden)
 {
-	if (page.at != NULL && hidden != m->hidden) {
-		__atomic_store_n(&head()->comms_hidden,
-				 head()->comms_hidden + (hidden ? 1u : UINT32_MAX),
-				 __ATOMIC_RELAXED);
+	if (hidden != m->hidden && state_page != NULL) {
+		head_count(&state_page->head.comms_hidden, hidden);
 	}
 	m->hidden = hidden;
 }
 
 bool state_take(struct state_mark *m, uint32_t lane_count)
 {
-	uint32_t comm, lane;
+	uint32_t comm = run_find(comm_used, RAILSTATE_COMMS, 1);
+	uint32_t lane = run_find(lane_used, RAILSTATE_LANES, lane_count);
 
-	if (page.at == NULL) {
-		return false;
-	}
-	comm = run_find(comm_used, RAILSTATE_COMMS, 1);
-	lane = run_find(lane_used, RAILSTATE_LANES, lane_count);
 	hidden_set(m, comm == RAILSTATE_COMMS || lane == RAILSTATE_LANES);
 	if (m->hidden) {
 		return false;
@@ -267,33 +200,32 @@ bool state_take(struct state_mark *m, uint32_t lane_count)
 	m->lane_count = (uint16_t)lane_count;
 	comm_used[comm] = 1;
 	memset(&lane_used[lane], 1, lane_count);
-	shown_add(1);
+	head_count(&state_page->head.comms_shown, true);
 	return true;
 }
 
-void state_give(struct state_mark *m)
+static void records_clear(const struct state_mark *m)
 {
 	static const struct railstate_comm no_comm;
 	static const struct railstate_lane no_lane;
 
+	state_write(&state_page->comm[m->comm], &no_comm, sizeof(no_comm));
+	for (uint32_t i = 0; i < m->lane_count; i++) {
+		state_write(&state_page->lane[m->lane + i], &no_lane, sizeof(no_lane));
+	}
+	head_count(&state_page->head.comms_shown, false);
+}
+
+void state_give(struct state_mark *m)
+{
 	hidden_set(m, false);
 	if (!m->shown) {
 		return;
 	}
-	m->shown = false;
-	state_comm_write(m->comm, &no_comm);
-	for (uint32_t i = 0; i < m->lane_count; i++) {
-		state_lane_write(m->lane + i, &no_lane);
+	if (state_page != NULL) {
+		records_clear(m);
 	}
+	m->shown = false;
 	comm_used[m->comm] = 0;
 	memset(&lane_used[m->lane], 0, m->lane_count);
-	shown_add(-1);
-}
-
-void state_looked(uint64_t now)
-{
-	if (page.at != NULL) {
-		__atomic_store_n(&head()->look_ns, now, __ATOMIC_RELAXED);
-		__atomic_store_n(&head()->looks, head()->looks + 1, __ATOMIC_RELAXED);
-	}
 }

@@ -50,9 +50,10 @@ static void lane_write(const struct comm *c, uint32_t l)
 	const struct core_recover_lane *lane = &c->recovery.core.lane[l];
 	const struct core_send *send =
 		c->kind == COMM_SEND ? &((const struct send_comm *)(const void *)c)->core : NULL;
-	struct railstate_lane r = *state_lane(c->state.lane + l);
+	struct railstate_lane *record = &state_page->lane[c->state.lane + l], r = *record;
 
 	r.comm = c->id;
+	r.number = (uint8_t)l;
 	r.state = lane->state;
 	r.port = (uint8_t)c->dev->port[c->lane[l].port];
 	r.peer_port = c->lane[l].remote;
@@ -72,7 +73,7 @@ static void lane_write(const struct comm *c, uint32_t l)
 	r.landed += lane->landed - r.landed_last;
 	r.again_last = lane->again;
 	r.landed_last = lane->landed;
-	state_lane_write(c->state.lane + l, &r);
+	state_write(record, &r, sizeof(r));
 }
 
 /* What is open: by the core's numbers, and since when as far as the looks know. */
@@ -105,7 +106,7 @@ static void messages_fill(struct comm *c, struct railstate_comm *r, uint64_t now
 
 static void comm_write(struct comm *c, uint64_t now)
 {
-	struct railstate_comm r = *state_comm(c->state.comm);
+	struct railstate_comm *record = &state_page->comm[c->state.comm], r = *record;
 
 	r.kind = c->kind;
 	r.peer_ports = (uint8_t)(c->peer_port_count + c->standby);
@@ -113,7 +114,6 @@ static void comm_write(struct comm *c, uint64_t now)
 	r.id = c->id;
 	r.peer_id = c->peer_id;
 	r.error = comm_error(c);
-	r.lane_first = c->state.lane;
 	r.update_ns = now;
 	r.outage_ns = c->recovery.core.outage_ns;
 	messages_fill(c, &r, now);
@@ -121,7 +121,7 @@ static void comm_write(struct comm *c, uint64_t now)
 	for (uint32_t i = 0; i < r.peer_ports && i < CORE_PORTS_MAX; i++) {
 		snprintf(r.peer_port[i], sizeof(r.peer_port[i]), "%.31s", c->peer_port[i].name);
 	}
-	state_comm_write(c->state.comm, &r);
+	state_write(record, &r, sizeof(r));
 }
 
 void state_comm_look(struct comm *c, uint64_t now)
@@ -129,7 +129,7 @@ void state_comm_look(struct comm *c, uint64_t now)
 	struct state_mark *m = &c->state;
 	uint64_t sign;
 
-	if (!state_is_on()) {
+	if (state_page == NULL) {
 		return;
 	}
 	sign = sign_of(c);
@@ -150,44 +150,34 @@ void state_comm_look(struct comm *c, uint64_t now)
 /* The core is its owner's, so its last state stays. */
 void state_comm_failed(struct comm *c, uint64_t now)
 {
-	struct railstate_comm r;
-
-	if (!state_is_on() || !c->state.shown || state_comm(c->state.comm)->error != 0) {
+	if (state_page == NULL || !c->state.shown) {
 		return;
 	}
-	r = *state_comm(c->state.comm);
-	r.error = comm_error(c);
-	r.update_ns = now;
-	state_comm_write(c->state.comm, &r);
+	struct railstate_comm *record = &state_page->comm[c->state.comm], r = *record;
+
+	if (r.error == 0) {
+		r.error = comm_error(c);
+		r.update_ns = now;
+		state_write(record, &r, sizeof(r));
+	}
 }
 
-void state_comm_gone(struct comm *c)
+static void port_look(const struct port *port, struct railstate_port *record, uint64_t now)
 {
-	state_give(&c->state);
-}
-
-/* --- ports -------------------------------------------------------------------------------- */
-
-static void port_look(uint32_t i, uint64_t now)
-{
-	const struct port *port = port_at((int)i);
-	const struct railstate_port *is = state_port(i);
-	struct railstate_port r = *is;
+	struct railstate_port r = *record;
 
 	r.down = core_word(&port->word.down);
 	r.dead = core_word(&port->word.dead);
 	r.drain = core_word(&port->word.drain);
 	r.pressure = core_word(&port->word.pressure);
 	r.mbps = port->mbps;
-	if (r.down != is->down || r.dead != is->dead || r.drain != is->drain) {
+	if (r.down != record->down || r.dead != record->dead || r.drain != record->drain) {
 		r.change_ns = now;
 	}
-	if (r.name[0] == '\0') {
-		snprintf(r.name, sizeof(r.name), "%s", port->name);
-	} else if (r.change_ns == is->change_ns && r.pressure == is->pressure) {
-		return;
+	snprintf(r.name, sizeof(r.name), "%s", port->name);
+	if (memcmp(&r, record, sizeof(r)) != 0) {
+		state_write(record, &r, sizeof(r));
 	}
-	state_port_write(i, &r);
 }
 
 uint64_t state_look(uint64_t now)
@@ -195,15 +185,16 @@ uint64_t state_look(uint64_t now)
 	static uint32_t epoch; /* of the words, at the last look */
 	uint32_t is = __atomic_load_n(&signal_epoch, __ATOMIC_ACQUIRE);
 
-	if (!state_is_on()) {
+	if (state_page == NULL) {
 		return UINT64_MAX;
 	}
-	bool look = is != epoch || state_port(0)->name[0] == '\0';
+	struct railstate_head *h = &state_page->head;
 
-	for (int i = 0; look && i < port_count(); i++) {
-		port_look((uint32_t)i, now);
+	for (int i = 0; (is != epoch || h->looks == 0) && i < port_count(); i++) {
+		port_look(port_at(i), &state_page->port[i], now);
 	}
 	epoch = is;
-	state_looked(now);
-	return now + LOOK_NS;
+	__atomic_store_n(&h->look_ns, now, __ATOMIC_RELAXED);
+	__atomic_store_n(&h->looks, h->looks + 1, __ATOMIC_RELAXED);
+	return h->comms_shown + h->comms_hidden != 0 ? now + LOOK_NS : UINT64_MAX;
 }

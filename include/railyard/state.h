@@ -3,10 +3,7 @@
  * state.h - the state page: public layout of /dev/shm/railyard.PID, in which a process with the
  * plugin shows its connections to anyone of the same user, also after it has died.
  *
- *   offset 0            struct railstate_head
- *   RAILSTATE_PORTS_AT  struct railstate_port [RAILSTATE_PORTS]
- *   RAILSTATE_COMMS_AT  struct railstate_comm [RAILSTATE_COMMS]
- *   RAILSTATE_LANES_AT  struct railstate_lane [RAILSTATE_LANES], a run of them for each comm
+ * The file is a struct railstate.
  *
  * Rules that readers may rely on:
  *  - The plugin thread alone writes, when it looks at its connections: at each change of a lane or
@@ -16,8 +13,7 @@
  *  - Each record begins with a sequence count: odd while it is being written (for ever, if the
  *    process died just then). railstate_copy() takes a whole record or none. Fields of the head
  *    that change are single aligned words.
- *  - A record whose id (comm) or name (port) is 0 is not in use. A lane record belongs to the comm
- *    that it names; with another number than expected it has just been given away.
+ *  - A record without a name (port), id (comm) or comm (lane) is not in use.
  *  - The writer holds a POSIX write lock (fcntl F_GETLK tells) on the file for its life.
  *
  * A change of the layout changes RAILSTATE_VERSION.
@@ -79,13 +75,15 @@ struct railstate_comm {
 	uint8_t kind; /* enum railstate_kind */
 	uint8_t peer_ports;
 	uint16_t lane_count;
+	int32_t error;	  /* -errno: it has failed */
+	uint32_t reserved0;
 	uint64_t id;	  /* never given twice in a process */
 	uint64_t peer_id; /* of the other half, in the peer */
-	int32_t error;	  /* -errno: it has failed */
-	uint32_t lane_first;
 	uint64_t update_ns;
-	/* Messages are numbered from 0; oldest == next: none is open. Sender: a message is open from
-	 * isend until all of it is acknowledged. Receiver: from irecv until all of it is here. */
+	/*
+	 * Messages are numbered from 0; oldest == next: none is open. Sender: one is open from
+	 * isend until all of it is acknowledged. Receiver: from irecv until all of it is here.
+	 */
 	uint64_t oldest;
 	uint64_t next;
 	uint64_t open_ns;   /* the first look that saw `oldest` open; 0 = none is */
@@ -116,8 +114,8 @@ struct railstate_lane {
 	uint8_t state;	   /* enum railstate_lane_state */
 	uint8_t port;	   /* record of the local port */
 	uint8_t peer_port; /* in the comm's list */
-	uint8_t reserved0;
-	uint64_t comm; /* its id */
+	uint8_t number;	   /* in the comm */
+	uint64_t comm;	   /* its id */
 	uint32_t generation;
 	uint32_t units;	    /* sender: posted and not completed */
 	uint64_t bytes;	    /* sender: completed */
@@ -132,15 +130,17 @@ struct railstate_lane {
 	char cause[48];	 /* of the last fault; "" = none yet */
 };
 
+struct railstate {
+	struct railstate_head head;
+	struct railstate_port port[RAILSTATE_PORTS];
+	struct railstate_comm comm[RAILSTATE_COMMS];
+	struct railstate_lane lane[RAILSTATE_LANES];
+};
+
 _Static_assert(sizeof(struct railstate_head) == 256, "fixed layout");
 _Static_assert(sizeof(struct railstate_port) == 128, "fixed layout");
 _Static_assert(sizeof(struct railstate_comm) == 512, "fixed layout");
 _Static_assert(sizeof(struct railstate_lane) == 128, "fixed layout");
-
-#define RAILSTATE_PORTS_AT 256u
-#define RAILSTATE_COMMS_AT (RAILSTATE_PORTS_AT + RAILSTATE_PORTS * 128u)
-#define RAILSTATE_LANES_AT (RAILSTATE_COMMS_AT + RAILSTATE_COMMS * 512u)
-#define RAILSTATE_BYTES	   (RAILSTATE_LANES_AT + RAILSTATE_LANES * 128u)
 
 /*
  * railstate_copy - copy one record of a mapped page. False: it was being written, at each of many
