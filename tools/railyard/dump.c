@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -238,12 +239,14 @@ static void print_json(json_t *json)
 
 /* ---- the command ---- */
 
-static struct page *read_said(const char *path)
+/* `ignore`: an error that is none. */
+static struct page *read_said(const char *path, int ignore)
 {
 	struct page *p = NULL;
 	char why[512];
+	int rc = page_read(path, &p, why, sizeof(why));
 
-	if (page_read(path, &p, why, sizeof(why))) {
+	if (rc != 0 && rc != ignore) {
 		fprintf(stderr, "railyard: dump: %s\n", why);
 	}
 	return p;
@@ -251,7 +254,7 @@ static struct page *read_said(const char *path)
 
 static int show(const char *path, bool json)
 {
-	struct page *p = read_said(path);
+	struct page *p = read_said(path, 0);
 
 	if (!p) {
 		return 1;
@@ -286,7 +289,7 @@ static int list(bool json)
 		struct page *p;
 
 		snprintf(path, sizeof(path), RAILSTATE_DIR "/%s", entries[i]->d_name);
-		p = read_said(path);
+		p = read_said(path, -ENOENT); /* it has ended just now */
 		if (p && json) {
 			json_array_append_new(all, json_head(p));
 		} else if (p) {
