@@ -135,6 +135,7 @@ static void table_remove(struct comm *c)
 			break;
 		}
 	}
+	state_give(&c->state);
 	pthread_mutex_unlock(&table.lock);
 }
 

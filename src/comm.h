@@ -21,6 +21,7 @@
 #include "keys.h"
 #include "mr.h"
 #include "recover.h"
+#include "state.h"
 #include "thread.h"
 #include "verbs.h"
 #include "wire.h"
@@ -132,6 +133,7 @@ struct comm {
 	struct comm_port port[CORE_PORTS_MAX];
 	struct comm_lane lane[CORE_LANES_MAX];
 	struct recovery recovery;
+	struct state_mark state; /* under the table's lock */
 	struct comm *next; /* in the table */
 
 	/* mailbox, written by the plugin thread under the table's lock */

@@ -172,6 +172,7 @@ static const struct variable variables[] = {
 	     "a message up to this much per port is one piece"),
 	INT("RAILYARD_STALL_MS", stall_ms, 100, 10, 600000, "ms",
 	    "a lane without progress for this long, while others have some, is given up"),
+	BOOL("RAILYARD_STATE", state, 1, "show the connections to `railyard dump`, in /dev/shm"),
 	INT("RAILYARD_WINDOW_US", window_us, 10000, 10, 10000000, "us",
 	    "a lane holds about this much time of work"),
 

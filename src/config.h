@@ -70,6 +70,7 @@ struct config {
 	int64_t retest_ms;
 	int64_t stall_ms;
 	int64_t signal_poll_ms;
+	int64_t state; /* a page in /dev/shm */
 	const char *bpffs; /* where the rail map is pinned; empty = the usual places */
 };
 

@@ -50,6 +50,11 @@ bool control_is_this_process(void)
 	return __atomic_load_n(&ctl.pid, __ATOMIC_RELAXED) == getpid();
 }
 
+uint64_t control_instance(void)
+{
+	return ctl.instance;
+}
+
 /* ---- listens ---- */
 
 int random_fill(void *to, size_t bytes)

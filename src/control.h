@@ -49,6 +49,9 @@ struct control_handler {
 int control_start(const struct control_handler *handler);
 void control_stop(void); /* last one: BYE to all, close, forget all peers */
 
+/* control_instance - the random id that names this process to its peers; once started. */
+uint64_t control_instance(void);
+
 /*
  * control_listen - make a secret and fill the handle for it, all but its port_count;
  * control_unlisten forgets the secret. Returns 0, -ESHUTDOWN, -ENOMEM.

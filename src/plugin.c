@@ -16,6 +16,7 @@
 #include "comm.h"
 #include "config.h"
 #include "signals.h"
+#include "state.h"
 
 static struct {
 	pthread_mutex_t lock;
@@ -54,12 +55,17 @@ static int engine_services_start(void)
 	if (rc != 0) {
 		goto err_thread;
 	}
+	if (config.state) {
+		state_start(RAILSTATE_DIR, control_instance(), mode_name());
+	}
 	rc = signals_start(connect_ports_tell);
 	if (rc != 0) {
 		goto err_control;
 	}
 	return 0;
 err_control:
+	recover_stop();
+	state_stop();
 	control_stop();
 err_thread:
 	plugin_thread_stop();
@@ -107,6 +113,7 @@ static void engine_stop(void)
 		recover_stop();
 		control_stop();
 		plugin_thread_stop();
+		state_stop();
 	}
 	device_fini();
 }

@@ -567,7 +567,11 @@ static void look_one(struct comm *c, void *arg)
 {
 	uint64_t *at = arg, now = now_ns();
 
-	if (!__atomic_load_n(&c->attached, __ATOMIC_ACQUIRE) || comm_error(c) != 0) {
+	if (!__atomic_load_n(&c->attached, __ATOMIC_ACQUIRE)) {
+		return;
+	}
+	if (comm_error(c) != 0) {
+		state_comm_failed(c, now);
 		return;
 	}
 	if (!owner_try(&c->owner)) {
@@ -575,6 +579,7 @@ static void look_one(struct comm *c, void *arg)
 		return;
 	}
 	*at = earlier(*at, look(c, now));
+	state_comm_look(c, now);
 	owner_release(&c->owner);
 }
 
@@ -583,9 +588,8 @@ static uint64_t look_all(struct timer *t, uint64_t now)
 	uint64_t at = UINT64_MAX;
 
 	(void)t;
-	(void)now;
 	comm_each(look_one, &at);
-	return at;
+	return earlier(at, state_look(now));
 }
 
 /* --- what the data path reports ------------------------------------------------------------ */

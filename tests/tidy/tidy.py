@@ -25,7 +25,8 @@ LAYERS = [
     ("base", ["util", "log", "config", "thread", "wire"]),
     ("world", ["verbs", "control", "railmap", "nccl_net"]),
     ("ports", ["device", "mr", "signals", "pairs"]),
-    ("comms", ["keys", "comm", "connect", "lane", "plugin", "recover", "request"]),
+    ("comms", ["keys", "comm", "connect", "lane", "plugin", "recover", "request",
+               "state"]),
     ("shim", ["nccl_shim"]),
 ]
 

@@ -17,6 +17,7 @@ static const struct command commands[] = {
 	{"load", cmd_load, "load the kernel programs and make the rail map (root)"},
 	{"unload", cmd_unload, "remove both (root)"},
 	{"rails", cmd_rails, "show the rail map"},
+	{"dump", cmd_dump, "show what a process with the plugin waits for, and its lanes"},
 	{"bench", cmd_bench, "drive an ncclNet plugin, without NCCL or a GPU"},
 	{"env", cmd_env, "the plugin's environment variables, and what is in force"},
 };
