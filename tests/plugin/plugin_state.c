@@ -181,11 +181,11 @@ static void waits(void)
 	AWAIT(comm_get(s, p.recv, &c) && c.open_ns != 0 && c.oldest == 0 && c.next == 1);
 	AWAIT(comm_get(s, p.send, &c) && c.wanted_ns != 0 && c.open_ns == 0 && c.next == 0);
 	CHECK(c.wanted_ns >= s->head.start_ns && c.update_ns >= c.wanted_ns);
-	fake_port_hold(0, 1, true);
+	fake_port_lose(0, 1, FAKE_CUT);
 	send = rig_isend(&p, data, BYTES, 7, send_mr);
 	AWAIT(comm_get(s, p.send, &c) && c.wanted_ns == 0 && c.open_ns != 0 && c.oldest == 0 &&
 	      c.next == 1);
-	fake_port_hold(0, 1, false);
+	fake_port_lose(0, 1, 0);
 	rig_wait(send, BYTES);
 	rig_wait(recv, BYTES);
 	AWAIT(is_calm(s, p.send, 1) && is_calm(s, p.recv, 1));
