@@ -596,6 +596,9 @@ bool core_recv_probe(struct core_recv *c, uint32_t l, struct core_announce *out)
 {
 	uint64_t oldest = core_recv_oldest(c);
 
+	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
+		signals_take(c);
+	}
 	return oldest != c->next && again_takes(c, l) && again_write(c, l, oldest, 1, out);
 }
 
