@@ -336,6 +336,7 @@ static void lane_open(struct core_recover *r, uint32_t l, uint64_t now_ns)
 	lane->opened = lane->generation;
 	lane->opened_ns = now_ns;
 	lane->moved_ns = lane->still_ns = now_ns;
+	lane->waits = false;
 	lane->asked_ns = 0;
 	lane->tries = 0;
 	lane->cause = CAUSE_NONE;
@@ -668,9 +669,10 @@ static void send_progress(struct core_recover *r, uint32_t l, uint64_t now_ns)
 		lane->seen = done;
 		lane->moved_ns = now_ns;
 		lane->still_ns = now_ns;
-	} else if (units == 0) {
-		lane->still_ns = now_ns;
+	} else if (units == 0 || !lane->waits) {
+		lane->still_ns = now_ns; /* what is in flight was posted since */
 	}
+	lane->waits = units != 0;
 }
 
 /* Returns whether it stands still without proof. */

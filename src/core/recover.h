@@ -76,6 +76,7 @@ struct core_recover_lane {
 	bool blocked;  /* a port's word kept it from being tried */
 	bool peer_live;
 	bool stalled;  /* the last fault was a suspicion of ours */
+	bool waits;    /* sender: something was in flight at the last look */
 	uint8_t tries; /* failed ones since it was active */
 	uint8_t patience; /* doublings of its patience: it was suspected in vain */
 	uint16_t seen; /* sender: units completed at the last look */
