@@ -220,6 +220,9 @@ bool core_recover_fault(struct core_recover *r, uint32_t l, uint32_t generation,
 	}
 	lane->cause = (uint8_t)cause;
 	lane->stalled = cause == CAUSE_STALL;
+	if (lane->todo & (TODO_PREPARE | TODO_CONNECT)) {
+		lane->busy = false; /* that job was never begun */
+	}
 	lane->todo = (uint16_t)(lane->todo & ~TODO_SETUP);
 	lane_stop(r, l, now_ns);
 	if (lane->heard && cause != CAUSE_PEER) {
