@@ -6,8 +6,8 @@
  *   ACTIVE      in use                                     fault: FENCING, FAULT(g) to the peer
  *   FENCING     ACT_FENCE is under way (or due, once a     fenced: FENCED, FENCED(g) to the peer
  *               job before it is over)
- *   FENCED      our end can do nothing more                the peer's FENCED(g): sender with units
- *                                                          in flight ASKED, else DOWN
+ *   FENCED      our end can do nothing more                the peer's FENCED(g): sender ASKED if
+ *                                                          the lane was in use, else DOWN
  *   ASKED       sender: ASK(g) is out                      ANSWER(g): DOWN; the missing go again
  *   DOWN        fenced at both ends                        sender: both ports up and retry_ns
  *                                                          come: PREPARING g + 1
@@ -274,7 +274,8 @@ static void past_fence(struct core_recover *r, uint32_t l, uint64_t now_ns)
 	lane->landed = 0;
 	if (r->recv != NULL) {
 		core_recv_lane_fenced(r->recv, l);
-	} else if (core_send_lane_units(r->send, l) != 0) {
+	} else if (lane->heard && lane->opened == lane->generation) {
+		/* Even with nothing in flight: what was acknowledged may not be there. */
 		enter(r, l, RL_ASKED, now_ns);
 		todo(r, l, TODO_ASK);
 		return;
