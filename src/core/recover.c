@@ -63,6 +63,7 @@ enum todo {
 	TODO_LIVE = 1 << 13,
 	TODO_SAY_OPEN = 1 << 14,
 	TODO_PROBE = 1 << 15,
+	TODO_TELL = 1 << 16,
 	/* what is void once the lane fails */
 	TODO_SETUP = TODO_PREPARE | TODO_OFFER | TODO_CONNECT | TODO_ACCEPT | TODO_CONNECTED |
 		     TODO_VERIFY | TODO_LIVE | TODO_PROBE | TODO_SAY_OPEN
@@ -111,7 +112,7 @@ static bool is_standby(const struct core_recover *r, uint32_t l)
 
 static void todo(struct core_recover *r, uint32_t l, unsigned what)
 {
-	r->lane[l].todo = (uint16_t)(r->lane[l].todo | what);
+	r->lane[l].todo |= what;
 	r->todo |= 1ull << l;
 }
 
@@ -223,7 +224,7 @@ bool core_recover_fault(struct core_recover *r, uint32_t l, uint32_t generation,
 	if (lane->todo & (TODO_PREPARE | TODO_CONNECT)) {
 		lane->busy = false; /* that job was never begun */
 	}
-	lane->todo = (uint16_t)(lane->todo & ~TODO_SETUP);
+	lane->todo &= ~(unsigned)TODO_SETUP;
 	lane_stop(r, l, now_ns);
 	if (lane->heard && cause != CAUSE_PEER) {
 		todo(r, l, TODO_FAULT);
@@ -485,14 +486,22 @@ static void letter_live(struct core_recover *r, const struct core_letter *in, ui
 	}
 }
 
-/* An open message that the peer saw acknowledged whole: its last completion may be on its way. */
-static void hole_look(struct core_recover *r, uint64_t acked, uint64_t now_ns)
+/*
+ * The oldest open message is one that the peer saw acknowledged whole: its last completion may be
+ * on its way, but not for long.
+ */
+static void hole_look(struct core_recover *r, uint64_t now_ns)
 {
 	uint64_t oldest = core_recv_oldest(r->recv);
 
-	if (oldest < acked && r->hole_ns == 0) {
+	if (oldest >= r->acked) {
+		r->hole_ns = 0;
+	} else if (r->hole_ns == 0 || oldest != r->hole_seq) {
 		r->hole_seq = oldest;
 		r->hole_ns = now_ns;
+	} else if (now_ns - r->hole_ns >= hole_wait_ns) {
+		r->hole = true;
+		r->failed = true;
 	}
 }
 
@@ -501,6 +510,11 @@ static int letter_ask(struct core_recover *r, const struct core_letter *in,
 {
 	const struct core_recover_lane *lane = &r->lane[in->lane];
 
+	r->acked = in->acked > r->acked ? in->acked : r->acked;
+	hole_look(r, now_ns);
+	if (in->generation == 0) {
+		return 0; /* it is about `acked` alone: acked_tell() */
+	}
 	if (in->generation != lane->generation || lane->state != RL_DOWN || in->n > CORE_WR_RING) {
 		return -EPROTO;
 	}
@@ -516,7 +530,6 @@ static int letter_ask(struct core_recover *r, const struct core_letter *in,
 	answer->lane = in->lane;
 	answer->generation = in->generation;
 	answer->n = in->n;
-	hole_look(r, in->acked, now_ns);
 	return 0;
 }
 
@@ -535,6 +548,8 @@ static int letter_answer(struct core_recover *r, const struct core_letter *in, u
 	}
 	lane->again = (uint32_t)again;
 	lane->landed = in->n - (uint32_t)again;
+	r->tell_to = r->send->head;
+	r->tell_lane = in->lane;
 	lane_down(r, in->lane, now_ns);
 	return 0;
 }
@@ -695,6 +710,18 @@ static bool send_doubt(struct core_recover *r, uint32_t l, uint64_t now_ns)
 	return true;
 }
 
+/*
+ * What was in flight at a fence may complete later, and the receiver's device may have lost a part
+ * that it had acknowledged: so it is told once more what is complete, when all of that is.
+ */
+static void acked_tell(struct core_recover *r)
+{
+	if (r->tell_to != 0 && core_send_acked(r->send) >= r->tell_to) {
+		r->tell_to = 0;
+		todo(r, r->tell_lane, TODO_TELL);
+	}
+}
+
 static void send_look(struct core_recover *r, uint64_t now_ns)
 {
 	uint32_t good = 0;
@@ -709,6 +736,7 @@ static void send_look(struct core_recover *r, uint64_t now_ns)
 
 		good += r->lane[i].state == RL_ACTIVE && !is_standby(r, i) && !doubt;
 	}
+	acked_tell(r);
 	r->want_standby = good == 0;
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		if (r->lane[i].state == RL_DOWN) {
@@ -757,10 +785,8 @@ static void recv_look(struct core_recover *r, uint64_t now_ns)
 			core_recover_fault(r, i, lane->generation, CAUSE_STALL, now_ns);
 		}
 	}
-	if (r->hole_ns != 0 && now_ns - r->hole_ns >= hole_wait_ns) {
-		r->hole = core_recv_oldest(r->recv) == r->hole_seq;
-		r->failed |= r->hole;
-		r->hole_ns = 0;
+	if (r->hole_ns != 0) {
+		hole_look(r, now_ns);
 	}
 }
 
@@ -832,6 +858,9 @@ uint64_t core_recover_deadline_ns(const struct core_recover *r)
 			at = earlier(at, r->tick_ns + r->times.stall_ns / 4);
 		}
 	}
+	if (r->tell_to != 0) {
+		at = earlier(at, r->tick_ns + r->times.stall_ns / 4);
+	}
 	if (r->recv != NULL) {
 		at = earlier(at, r->quiet_ns + r->quiet_wait_ns);
 		at = r->hole_ns != 0 ? earlier(at, r->hole_ns + hole_wait_ns) : at;
@@ -866,6 +895,11 @@ static void letter_make(struct core_recover *r, uint32_t l, unsigned what,
 	case TODO_ASK:
 		letter_begin(r, l, LETTER_ASK, letter);
 		letter->n = (uint16_t)core_send_ask(r->send, l, letter->item);
+		letter->acked = core_send_acked(r->send);
+		break;
+	case TODO_TELL:
+		letter_begin(r, l, LETTER_ASK, letter);
+		letter->generation = 0;
 		letter->acked = core_send_acked(r->send);
 		break;
 	case TODO_OFFER:
@@ -911,7 +945,7 @@ static bool lane_next(struct core_recover *r, uint32_t l, struct core_action *ou
 	struct core_recover_lane *lane = &r->lane[l];
 	unsigned what = lane->todo & -(unsigned)lane->todo;
 
-	lane->todo = (uint16_t)(lane->todo & ~what);
+	lane->todo &= ~what;
 	if (lane->todo == 0) {
 		r->todo &= ~(1ull << l);
 	}

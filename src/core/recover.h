@@ -32,7 +32,8 @@ enum core_cause {
 enum core_letter_type {
 	LETTER_FAULT = 1, /* I fence this generation, do so too */
 	LETTER_FENCED,    /* my queue pair of this generation can do nothing more */
-	LETTER_ASK,       /* sender: which of these have landed? (both are fenced) */
+	LETTER_ASK,       /* sender: which of these have landed? (both are fenced); of generation
+			     0: no question, only `acked` */
 	LETTER_ANSWER,    /* receiver: `answer`, item by item */
 	LETTER_OFFER,     /* sender: a queue pair of a new generation */
 	LETTER_ACCEPT,    /* receiver: connected to it, mine; `posted` */
@@ -80,7 +81,7 @@ struct core_recover_lane {
 	uint8_t tries; /* failed ones since it was active */
 	uint8_t patience; /* doublings of its patience: it was suspected in vain */
 	uint16_t seen; /* sender: units completed at the last look */
-	uint16_t todo; /* what core_recover_next() has to hand out: recover.c's */
+	uint32_t todo; /* what core_recover_next() has to hand out: recover.c's */
 	uint16_t peer_posted;
 	uint32_t generation;
 	uint32_t peer_fenced; /* newest generation that the peer has fenced */
@@ -116,7 +117,10 @@ struct core_recover {
 	bool failed, fail_told;
 	bool hole;            /* the comm fails because acknowledged data is missing */
 	bool want_standby;
-	uint64_t hole_seq, hole_ns;   /* an open message that the peer says was acknowledged */
+	uint8_t tell_lane;
+	uint64_t tell_to; /* sender: to tell once all messages before this are complete; 0 = no */
+	uint64_t acked; /* receiver: messages before this one were acknowledged, the peer says */
+	uint64_t hole_seq, hole_ns; /* one of them that is open, and since when it is the oldest */
 	uint64_t quiet_ns, quiet_wait_ns; /* receiver: nothing arrived since; next doubt after */
 	uint32_t arrivals;
 	uint64_t tick_ns; /* last core_recover_tick() */
