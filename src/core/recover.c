@@ -27,8 +27,8 @@
  *   timer      default  what
  *   stall_ns   100 ms   no progress (or twice the expected time, if longer; ten times as long while
  *                       a lane's rate is unknown; twice as long after each suspicion in vain) is
- *                       suspect; fenced only if another lane moved meanwhile: an empty piece
- *                       (sender) or a record written again (receiver) goes over others to see
+ *                       suspect; fenced only if another lane moved half that time ago: an empty
+ *                       piece (sender) or a record written again (receiver) shows which do
  *   hold       0.125-1 s  pause of a lane that failed within 5 s of its opening, doubling
  *   retry      0.25 s - 2 x retest_ns, doubling, after a try that failed; at once when a port of
  *              the lane has come up
@@ -69,12 +69,11 @@ enum todo {
 		     TODO_VERIFY | TODO_LIVE | TODO_PROBE | TODO_SAY_OPEN
 };
 
-enum { TRIES_MAX = 16, PATIENCE_MAX = 5, SAMPLES_TRUSTED = 4, UNMEASURED = 10 };
+enum { TRIES_MAX = 16, PATIENCE_MAX = 5, SAMPLES_TRUSTED = 4, UNMEASURED = 10, LOOKS = 4 };
 
 static const uint64_t flap_ns = 5000 * NS_PER_MS, hold_min_ns = 125 * NS_PER_MS,
 		      hold_max_ns = 1000 * NS_PER_MS, retry_min_ns = 250 * NS_PER_MS,
-		      hole_wait_ns = 1000 * NS_PER_MS, vain_ns = 2000 * NS_PER_MS,
-		      quiet_max_ns = 2000 * NS_PER_MS;
+		      hole_wait_ns = 1000 * NS_PER_MS, quiet_max_ns = 2000 * NS_PER_MS;
 
 const char *core_cause_text(enum core_cause cause)
 {
@@ -326,13 +325,20 @@ void core_recover_ready(struct core_recover *r, uint32_t l, int rc, uint64_t now
 	}
 }
 
+static void doubt_end(struct core_recover_lane *lane, uint64_t now_ns)
+{
+	lane->still_ns = now_ns;
+	lane->doubt_ns = 0;
+	lane->proof_ns = 0;
+}
+
 static void lane_open(struct core_recover *r, uint32_t l, uint64_t now_ns)
 {
 	struct core_recover_lane *lane = &r->lane[l];
 
 	enter(r, l, RL_ACTIVE, now_ns);
-	/* A lane that is well again so soon after a suspicion was slow, not dead. */
-	if (lane->stalled && now_ns - lane->fault_ns < vain_ns) {
+	/* A lane that is well at the first try after a suspicion was slow, not dead. */
+	if (lane->stalled && lane->tries == 0) {
 		lane->patience = (uint8_t)(lane->patience + (lane->patience < PATIENCE_MAX));
 	} else {
 		lane->patience = 0;
@@ -340,9 +346,10 @@ static void lane_open(struct core_recover *r, uint32_t l, uint64_t now_ns)
 	lane->stalled = false;
 	lane->opened = lane->generation;
 	lane->opened_ns = now_ns;
-	lane->moved_ns = lane->still_ns = now_ns;
+	lane->moved_ns = now_ns;
+	doubt_end(lane, now_ns);
 	lane->waits = false;
-	lane->asked_ns = 0;
+	lane->asked = false;
 	lane->tries = 0;
 	lane->cause = CAUSE_NONE;
 	r->outage_ns = 0;
@@ -527,6 +534,9 @@ static int letter_ask(struct core_recover *r, const struct core_letter *in,
 		answer->answer[i] = (uint8_t)said;
 	}
 	answer->type = LETTER_ANSWER;
+	answer->cause = CAUSE_NONE;
+	answer->posted = 0;
+	answer->acked = 0;
 	answer->lane = in->lane;
 	answer->generation = in->generation;
 	answer->n = in->n;
@@ -626,16 +636,38 @@ int core_recover_letter(struct core_recover *r, const struct core_letter *in,
 
 /* --- progress and timers ------------------------------------------------------------------ */
 
-/* Has another lane moved well after this one stood still (or was asked)? */
-static bool others_moved(const struct core_recover *r, uint32_t l, uint64_t since_ns)
+/*
+ * What passed by our own clock since the last look, but no more than a look is meant to take: if
+ * this thread did not run for long, neither may others have.
+ */
+static uint64_t passed_ns(const struct core_recover *r, uint64_t now_ns)
 {
+	uint64_t passed = now_ns - r->tick_ns, most = r->times.stall_ns / LOOKS;
+
+	return passed < most ? passed : most;
+}
+
+/*
+ * A lane stands still since still_ns. Time counts as proof from when another lane has moved: where
+ * all stood still alike, the first one to move again does not condemn the others at once.
+ */
+static void doubt_go_on(struct core_recover *r, uint32_t l)
+{
+	struct core_recover_lane *lane = &r->lane[l];
+
+	lane->doubt_ns += r->passed_ns;
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		if (i != l && r->lane[i].state == RL_ACTIVE &&
-		    r->lane[i].moved_ns > since_ns + r->times.stall_ns / 2) {
-			return true;
+		    r->lane[i].moved_ns > lane->still_ns) {
+			lane->proof_ns += r->passed_ns;
+			break;
 		}
 	}
-	return false;
+}
+
+static bool is_proven(const struct core_recover *r, uint32_t l)
+{
+	return r->lane[l].proof_ns >= (r->times.stall_ns / 2) << r->lane[l].patience;
 }
 
 /* Send something over the lanes that are at rest, to see which of them move. */
@@ -687,9 +719,11 @@ static void send_progress(struct core_recover *r, uint32_t l, uint64_t now_ns)
 	if (done != lane->seen) {
 		lane->seen = done;
 		lane->moved_ns = now_ns;
-		lane->still_ns = now_ns;
+		doubt_end(lane, now_ns);
 	} else if (units == 0 || !lane->waits) {
-		lane->still_ns = now_ns; /* what is in flight was posted since */
+		doubt_end(lane, now_ns); /* what is in flight was posted since */
+	} else {
+		doubt_go_on(r, l);
 	}
 	lane->waits = units != 0;
 }
@@ -699,10 +733,10 @@ static bool send_doubt(struct core_recover *r, uint32_t l, uint64_t now_ns)
 {
 	struct core_recover_lane *lane = &r->lane[l];
 
-	if (lane->state != RL_ACTIVE || now_ns - lane->still_ns < patience_ns(r, l)) {
+	if (lane->state != RL_ACTIVE || lane->doubt_ns < patience_ns(r, l)) {
 		return false;
 	}
-	if (others_moved(r, l, lane->still_ns)) {
+	if (is_proven(r, l)) {
 		core_recover_fault(r, l, lane->generation, CAUSE_STALL, now_ns);
 		return false;
 	}
@@ -752,7 +786,7 @@ static void send_look(struct core_recover *r, uint64_t now_ns)
 static void recv_doubt(struct core_recover *r, uint64_t now_ns)
 {
 	for (uint32_t i = 0; i < r->lane_count; i++) {
-		if (r->lane[i].state == RL_ACTIVE && r->lane[i].asked_ns == 0) {
+		if (r->lane[i].state == RL_ACTIVE && !r->lane[i].asked) {
 			todo(r, i, TODO_PROBE);
 		}
 	}
@@ -779,9 +813,11 @@ static void recv_look(struct core_recover *r, uint64_t now_ns)
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		struct core_recover_lane *lane = &r->lane[i];
 
-		if (lane->state == RL_ACTIVE && lane->asked_ns != 0 &&
-		    now_ns - lane->asked_ns >= patience_ns(r, i) &&
-		    others_moved(r, i, lane->asked_ns - r->times.stall_ns / 2)) {
+		if (lane->state != RL_ACTIVE || !lane->asked) {
+			continue;
+		}
+		doubt_go_on(r, i);
+		if (lane->doubt_ns >= patience_ns(r, i) && is_proven(r, i)) {
 			core_recover_fault(r, i, lane->generation, CAUSE_STALL, now_ns);
 		}
 	}
@@ -794,13 +830,14 @@ void core_recover_again_done(struct core_recover *r, uint32_t l, uint64_t now_ns
 {
 	now_ns = time_take(r, now_ns);
 	core_recv_again_done(r->recv, l);
-	r->lane[l].asked_ns = 0;
+	r->lane[l].asked = false;
 	r->lane[l].moved_ns = now_ns;
 }
 
 void core_recover_tick(struct core_recover *r, uint64_t now_ns)
 {
 	now_ns = time_take(r, now_ns);
+	r->passed_ns = passed_ns(r, now_ns);
 	r->tick_ns = now_ns;
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		struct core_recover_lane *lane = &r->lane[i];
@@ -836,7 +873,7 @@ static uint64_t lane_deadline_ns(const struct core_recover *r, uint32_t l)
 			       lane->retry_ns;
 	case RL_ACTIVE:
 		return r->send != NULL && core_send_lane_units(r->send, l) != 0 ?
-			       r->tick_ns + r->times.stall_ns / 4 :
+			       r->tick_ns + r->times.stall_ns / LOOKS :
 			       UINT64_MAX;
 	default:
 		return UINT64_MAX;
@@ -854,12 +891,12 @@ uint64_t core_recover_deadline_ns(const struct core_recover *r)
 
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		at = earlier(at, lane_deadline_ns(r, i));
-		if (r->recv != NULL && r->lane[i].asked_ns != 0) {
-			at = earlier(at, r->tick_ns + r->times.stall_ns / 4);
+		if (r->recv != NULL && r->lane[i].asked) {
+			at = earlier(at, r->tick_ns + r->times.stall_ns / LOOKS);
 		}
 	}
 	if (r->tell_to != 0) {
-		at = earlier(at, r->tick_ns + r->times.stall_ns / 4);
+		at = earlier(at, r->tick_ns + r->times.stall_ns / LOOKS);
 	}
 	if (r->recv != NULL) {
 		at = earlier(at, r->quiet_ns + r->quiet_wait_ns);
@@ -922,6 +959,13 @@ static void letter_make(struct core_recover *r, uint32_t l, unsigned what,
 	}
 }
 
+/* Receiver: a record written again shows whether a lane moves. */
+static void ask_begin(struct core_recover_lane *lane, uint64_t now_ns)
+{
+	lane->asked = true;
+	doubt_end(lane, now_ns);
+}
+
 /* A probe that cannot be sent now is not owed: the next look asks again. */
 static bool probe_make(struct core_recover *r, uint32_t l, struct core_action *out,
 		       uint64_t now_ns)
@@ -933,7 +977,7 @@ static bool probe_make(struct core_recover *r, uint32_t l, struct core_action *o
 	if (!core_recv_probe(r->recv, l, &out->announce)) {
 		return false;
 	}
-	r->lane[l].asked_ns = now_ns;
+	ask_begin(&r->lane[l], now_ns);
 	out->type = ACT_ANNOUNCE;
 	return true;
 }
@@ -1003,7 +1047,7 @@ bool core_recover_next(struct core_recover *r, struct core_action *out,
 		out->lane = out->announce.lane;
 		out->generation = r->lane[out->lane].generation;
 		out->type = ACT_ANNOUNCE;
-		r->lane[out->lane].asked_ns = now_ns;
+		ask_begin(&r->lane[out->lane], now_ns);
 		return true;
 	}
 	return false;

@@ -77,6 +77,7 @@ struct core_recover_lane {
 	bool blocked;  /* a port's word kept it from being tried */
 	bool peer_live;
 	bool stalled;  /* the last fault was a suspicion of ours */
+	bool asked;    /* receiver: a record was written again to see it move */
 	bool waits;    /* sender: something was in flight at the last look */
 	uint8_t tries; /* failed ones since it was active */
 	uint8_t patience; /* doublings of its patience: it was suspected in vain */
@@ -93,7 +94,8 @@ struct core_recover_lane {
 	uint64_t hold_ns;  /* extra wait of a lane that flaps */
 	uint64_t still_ns; /* no progress since */
 	uint64_t moved_ns; /* last progress */
-	uint64_t asked_ns; /* receiver: when a record was written again to see it move; 0 = none */
+	uint64_t doubt_ns; /* how long it stands still, by our own clock */
+	uint64_t proof_ns; /* of that, since another lane has moved */
 };
 
 /* Times, ns. */
@@ -124,6 +126,7 @@ struct core_recover {
 	uint64_t quiet_ns, quiet_wait_ns; /* receiver: nothing arrived since; next doubt after */
 	uint32_t arrivals;
 	uint64_t tick_ns; /* last core_recover_tick() */
+	uint64_t passed_ns; /* before it, by our own clock */
 	uint64_t now_ns;  /* the latest time told */
 	struct core_recover_lane lane[CORE_LANES_MAX];
 };
