@@ -142,6 +142,17 @@ void state_stop(void)
 	}
 }
 
+/*
+ * NCCL's older ABIs end without a finalize. The plugin thread may be writing still: the name goes,
+ * the page stays. Not a forked child's to do.
+ */
+__attribute__((destructor)) static void exit_remove(void)
+{
+	if (state_page != NULL && state_page->head.pid == (uint32_t)getpid()) {
+		(void)unlink(path);
+	}
+}
+
 /* --- records ------------------------------------------------------------------------------ */
 
 void state_write(void *record, const void *from, size_t bytes)

@@ -30,7 +30,8 @@ extern struct railstate *state_page; /* as last written; NULL = none */
 /*
  * state_start - make the page of this process in `dir`, in place of one that a dead process left.
  * What keeps it from being made is said in one line, and the plugin goes on without.
- * state_stop - remove it; without one: nothing. No other thread may be in here.
+ * state_stop - remove it; without one: nothing. No other thread may be in here. exit() removes its
+ * name, too; a process that is killed leaves it.
  */
 void state_start(const char *dir, uint64_t instance, const char *mode);
 void state_stop(void);

@@ -116,6 +116,8 @@ static void comm_write(struct comm *c, uint64_t now)
 	r.error = comm_error(c);
 	r.update_ns = now;
 	r.outage_ns = c->recovery.core.outage_ns;
+	r.connected = peer_is_connected(c->peer);
+	(void)peer_heard(c->peer, &r.heard_ns);
 	messages_fill(c, &r, now);
 	snprintf(r.peer, sizeof(r.peer), "%s", peer_name(c->peer));
 	for (uint32_t i = 0; i < r.peer_ports && i < CORE_PORTS_MAX; i++) {
@@ -196,5 +198,7 @@ uint64_t state_look(uint64_t now)
 	epoch = is;
 	__atomic_store_n(&h->look_ns, now, __ATOMIC_RELAXED);
 	__atomic_store_n(&h->looks, h->looks + 1, __ATOMIC_RELAXED);
-	return h->comms_shown + h->comms_hidden != 0 ? now + LOOK_NS : UINT64_MAX;
+	/* A comm may be given back meanwhile: then this looks once too often. */
+	return core_word(&h->comms_shown) + core_word(&h->comms_hidden) != 0 ? now + LOOK_NS :
+									      UINT64_MAX;
 }

@@ -76,7 +76,7 @@ struct railstate_comm {
 	uint8_t peer_ports;
 	uint16_t lane_count;
 	int32_t error;	  /* -errno: it has failed */
-	uint32_t reserved0;
+	uint32_t connected; /* 1: its control connection to the peer is up */
 	uint64_t id;	  /* never given twice in a process */
 	uint64_t peer_id; /* of the other half, in the peer */
 	uint64_t update_ns;
@@ -89,9 +89,10 @@ struct railstate_comm {
 	uint64_t open_ns;   /* the first look that saw `oldest` open; 0 = none is */
 	uint64_t wanted_ns; /* sender: since then the peer waits for `next`; 0 = it does not */
 	uint64_t outage_ns; /* no lane can be used since; 0 = there is one */
+	uint64_t heard_ns;  /* anything of the peer, over control; a peer that lives: each 0.5 s */
 	char peer[144];	    /* "host (pid N, address)" */
 	char peer_port[8][32];
-	uint64_t reserved[4];
+	uint64_t reserved[3];
 };
 
 enum railstate_lane_state {

@@ -38,11 +38,12 @@ def refused(path, says):
          and says in outcome[2] and path in outcome[2], "not refused by '%s'" % says, outcome)
 
 
-def rank_start():
+def rank_start(*args):
     environment = dict(os.environ, NCCL_IBVERBS_LIB=FAKE, NCCL_SOCKET_IFNAME="lo",
                        RAILYARD_STATE="1")
     return subprocess.Popen([RAILYARD, "bench", "sendrecv", "--plugin", PLUGIN, "-b", "64K", "-e",
-                             "64K", "--duration", "600", "--timeout", "600"], env=environment,
+                             "64K", "--timeout", "600",
+                             *(args or ("--duration", "600"))], env=environment,
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
@@ -67,6 +68,7 @@ def test_living(rank):
     assert [port["name"] for port in page["ports"]] == ["fake0:1"], page
     assert sorted(c["kind"] for c in page["comms"]) == ["receive", "send"], page
     assert {c["id"] for c in page["comms"]} == {c["peer_id"] for c in page["comms"]}, page
+    assert all(c["connected"] and c["heard_s"] < PATIENCE_S for c in page["comms"]), page
     assert len(page["lanes"]) == 2, page
     for lane in page["lanes"]:
         assert lane["state"] == "in use" and lane["port"] == lane["peer_port"] == "fake0:1", page
@@ -115,6 +117,15 @@ def test_no_page(path, data):
     json.loads(shown(path, "--json"))
 
 
+def test_exit():
+    """The older ABIs have no finalize: a rank that ends well leaves nothing all the same."""
+    for abi in ("8", "12"):
+        rank = rank_start("--abi", abi, "-n", "2")
+        assert rank.wait(PATIENCE_S) == 0, rank.communicate()[1]
+        rank.communicate()
+        assert not os.path.exists("/dev/shm/railyard.%d" % rank.pid), "v%s leaves its page" % abi
+
+
 def test_usage():
     assert "usage" in shown("--help")
     for args in (("1", "2"), ("--nonsense",)):
@@ -126,6 +137,7 @@ def main():
     global RAILYARD, PLUGIN, FAKE
     RAILYARD, PLUGIN, FAKE = sys.argv[1:]
     test_usage()
+    test_exit()
     with tempfile.TemporaryDirectory() as folder:
         rank = rank_start()
         try:

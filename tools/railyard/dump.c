@@ -114,8 +114,10 @@ static void print_comm(const struct railstate_comm *c)
 {
 	char age[AGE_BYTES];
 
-	printf("\n%s comm %" PRIu64 " with comm %" PRIu64 " of %s, %s ago\n", kind_word(c), c->id,
-	       c->peer_id, c->peer, age_text(c->update_ns, age));
+	printf("\n%s comm %" PRIu64 " with comm %" PRIu64 " of %s, as of %s ago\n", kind_word(c),
+	       c->id, c->peer_id, c->peer, age_text(c->update_ns, age));
+	printf("  control %s, peer last heard %s ago\n", c->connected ? "up" : "DOWN",
+	       age_text(c->heard_ns, age));
 	if (c->error) {
 		printf("  has failed: %s\n", strerror(-c->error));
 	}
@@ -189,12 +191,12 @@ static json_t *json_port(const struct railstate_port *port)
 
 static json_t *json_comm(const struct railstate_comm *c)
 {
-	return json_pack("{s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "id",
+	return json_pack("{s:I, s:I, s:s, s:s, s:b, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "id",
 			 INT(c->id), "peer_id", INT(c->peer_id), "kind", kind_word(c), "peer",
-			 c->peer, "error", INT(c->error), "oldest", INT(c->oldest), "next",
-			 INT(c->next), "open_s", json_age(c->open_ns), "wanted_s",
-			 json_age(c->wanted_ns), "outage_s", json_age(c->outage_ns), "update_s",
-			 json_age(c->update_ns));
+			 c->peer, "connected", c->connected, "heard_s", json_age(c->heard_ns),
+			 "error", INT(c->error), "oldest", INT(c->oldest), "next", INT(c->next),
+			 "open_s", json_age(c->open_ns), "wanted_s", json_age(c->wanted_ns),
+			 "outage_s", json_age(c->outage_ns), "update_s", json_age(c->update_ns));
 }
 
 static json_t *json_lane(const struct page *p, const struct railstate_lane *l)
