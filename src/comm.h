@@ -294,6 +294,12 @@ int request_flush(struct recv_comm *c, int n, void **data, const int *bytes, con
 		  struct request **out);
 int request_test(struct request *req, int *done, int *sizes);
 
+/*
+ * request_abandon - a region goes. A sender (others and NULL: nothing) that has a request on it is
+ * being aborted: it fails, so that recovery sends nothing of it again.
+ */
+void request_abandon(struct comm *c, const struct mr *mr);
+
 /* For recovery, as owner: take all completions there are; then post what can be posted. */
 void request_drain(struct comm *c);
 void request_progress(struct comm *c);

@@ -201,8 +201,7 @@ static enum ry_net_result reg_mr_dmabuf_v8(void *comm, void *data, size_t size, 
 
 static enum ry_net_result dereg_mr_v8(void *comm, void *mhandle)
 {
-	(void)comm;
-	return plugin_result(plugin_deregister(mhandle));
+	return plugin_result(plugin_deregister(comm, mhandle));
 }
 
 static enum ry_net_result isend_v10(void *send_comm, void *data, size_t size, int tag,

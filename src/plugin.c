@@ -255,9 +255,10 @@ int plugin_register(void *comm, void *data, size_t bytes, int type, uint64_t off
 	return 0;
 }
 
-int plugin_deregister(void *mhandle)
+int plugin_deregister(void *comm, void *mhandle)
 {
 	if (mhandle != NULL) {
+		request_abandon(comm, mhandle);
 		keys_forget(mhandle);
 		mr_deregister(mhandle);
 	}

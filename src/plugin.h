@@ -44,7 +44,7 @@ int plugin_connect(int dev, void *handle, int traffic_class, void **send_comm);
 int plugin_accept(void *listen_comm, void **recv_comm);
 int plugin_register(void *comm, void *data, size_t bytes, int type, uint64_t offset, int fd,
 		    void **mhandle);
-int plugin_deregister(void *mhandle);
+int plugin_deregister(void *comm, void *mhandle);
 int plugin_close(void *comm);
 int plugin_close_listen(void *listen_comm);
 

@@ -886,6 +886,31 @@ void request_drain(struct comm *c)
 	}
 }
 
+void request_abandon(struct comm *c, const struct mr *mr)
+{
+	bool used = false;
+
+	if (c == NULL || c->kind != COMM_SEND) {
+		return;
+	}
+	/* The plugin thread may be at it, for microseconds. */
+	while (!owner_try(&c->owner)) {
+	}
+	for (uint32_t i = 0; i < CORE_SLOTS; i++) {
+		const struct request *r = &send_comm(c)->req[i];
+
+		used |= r->type == REQ_SEND && r->mr == mr;
+	}
+	int none = 0;
+
+	/* Without a line: whoever does this knows. */
+	if (used) {
+		(void)__atomic_compare_exchange_n(&c->error, &none, -ECANCELED, false,
+						  __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+	}
+	owner_release(&c->owner);
+}
+
 void request_progress(struct comm *c)
 {
 	if (c->kind == COMM_RECV) {
