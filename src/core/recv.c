@@ -471,8 +471,23 @@ uint32_t core_recv_arrivals(const struct core_recv *c)
 	return sum;
 }
 
+/*
+ * More records will have copies. Their first writes may be under way on any lane, however well it
+ * is: each has to complete one more write, since they complete in order.
+ */
 static void guard_extend(struct core_recv *c, uint64_t from, uint64_t to)
 {
+	bool more = c->guard_to == 0 || from < c->guard_from || to > c->guard_to;
+
+	if (from == to) {
+		return;
+	}
+	for (uint32_t i = 0; i < lanes_total(c) && more; i++) {
+		if (c->lane[i].state == LANE_ACTIVE && c->lane[i].sq_used != 0) {
+			c->guard_old |= 1ull << i;
+			c->guard_sent &= ~(1ull << i);
+		}
+	}
 	if (from < c->guard_from || c->guard_to == 0) {
 		c->guard_from = from;
 	}
@@ -482,7 +497,8 @@ static void guard_extend(struct core_recv *c, uint64_t from, uint64_t to)
 /* All copies have landed, or never will: the places are free again. */
 static void guard_look(struct core_recv *c)
 {
-	if (c->guard_lanes == 0 && c->again_count == 0 && c->again_from == c->again_to) {
+	if (c->guard_lanes == 0 && c->guard_old == 0 && c->again_count == 0 &&
+	    c->again_from == c->again_to) {
 		c->guard_to = 0;
 	}
 }
@@ -501,6 +517,7 @@ void core_recv_lane_fault(struct core_recv *c, uint32_t l)
 
 	lane->state = LANE_FENCING;
 	signals_take(c);
+	c->guard_old &= ~(1ull << l);
 	if (lane->again_out) {
 		lane->again_out = false;
 		c->again_count--;
@@ -550,12 +567,26 @@ static bool again_write(struct core_recv *c, uint32_t l, uint64_t seq, uint32_t 
 	lane->again_out = true;
 	c->again_count++;
 	guard_extend(c, seq, seq + n);
+	c->guard_sent |= 1ull << l;
 	return true;
 }
 
 static bool again_takes(const struct core_recv *c, uint32_t l)
 {
 	return lane_takes(c, l) && !c->lane[l].again_out;
+}
+
+/* A lane's write that shows that the guarded records before it have landed. */
+static bool guard_write(struct core_recv *c, struct core_announce *out)
+{
+	for (uint64_t left = c->guard_old & ~c->guard_sent; left != 0; left &= left - 1) {
+		uint32_t l = (uint32_t)__builtin_ctzll(left);
+
+		if (!c->lane[l].again_out && c->lane[l].sq_used + 2 <= CORE_SQ_WRS) {
+			return again_write(c, l, c->guard_from, 1, out);
+		}
+	}
+	return false;
 }
 
 bool core_recv_again(struct core_recv *c, struct core_announce *out)
@@ -571,7 +602,7 @@ bool core_recv_again(struct core_recv *c, struct core_announce *out)
 		guard_look(c);
 	}
 	if (c->again_from == c->again_to) {
-		return false;
+		return guard_write(c, out);
 	}
 	if (c->epoch != __atomic_load_n(c->cfg.signal_epoch, __ATOMIC_ACQUIRE)) {
 		signals_take(c);
@@ -608,6 +639,7 @@ void core_recv_again_done(struct core_recv *c, uint32_t l)
 	if (c->lane[l].again_out) {
 		c->lane[l].again_out = false;
 		c->again_count--;
+		c->guard_old &= ~(c->guard_sent & 1ull << l);
 	}
 	guard_look(c);
 }

@@ -76,6 +76,8 @@ struct core_recv {
 	 */
 	uint64_t guard_from, guard_to;
 	uint64_t guard_lanes;  /* failed ones whose copies may land: not fenced at both ends */
+	/* working ones that have to complete a write first; and those where it is under way */
+	uint64_t guard_old, guard_sent;
 	uint64_t again_from;   /* records from here to again_to are to be written again */
 	uint64_t again_to;
 	uint32_t again_count;  /* lanes with again_out */

@@ -39,10 +39,11 @@ struct check_msg {
 	uint32_t tag;
 	uint32_t recv_bytes; /* of the buffer */
 	uint32_t bytes;	     /* to be transferred, known once matched */
-	uint32_t posted_bytes;
-	uint32_t landed_bytes;
+	uint32_t posted_bytes; /* but for what went with a fenced queue pair, not complete */
+	uint32_t landed_bytes; /* each counted once */
 	uint32_t wrs_posted;
-	uint32_t wrs_open;
+	uint32_t wrs_open; /* data WRs of queue pairs that can still read the buffer */
+	bool lost;	   /* a data WR of it went with a fenced queue pair: bytes may come again */
 	bool matched, recv_done, send_done;
 };
 
@@ -84,8 +85,20 @@ void check_wr_posted(struct check *k, uint64_t seq, uint64_t addr, uint64_t offs
 /* check_landed - a packet of message `seq` was written to memory. */
 void check_landed(struct check *k, uint64_t seq, uint64_t addr, uint64_t offset, uint32_t bytes);
 
-/* check_wr_completed - the sender has seen that a data WR of message `seq` is complete. */
-void check_wr_completed(struct check *k, uint64_t seq);
+/*
+ * check_wr_lost - the receiver's queue pair is destroyed, and the sender has not seen a data WR of
+ * message `seq` complete: it can land no more, and may be sent again.
+ */
+void check_wr_lost(struct check *k, uint64_t seq, uint32_t bytes);
+
+/*
+ * check_wr_completed - the sender has seen that a data WR of message `seq` is complete; `found`:
+ * its bytes, if it was told to be lost.
+ */
+void check_wr_completed(struct check *k, uint64_t seq, uint32_t found);
+
+/* check_wr_closed - a data WR went with the sender's queue pair: it reads the buffer no more. */
+void check_wr_closed(struct check *k, uint64_t seq);
 
 /* check_recv_done - test said done for the receive that starts at `first`, with these sizes. */
 void check_recv_done(struct check *k, uint64_t first, uint32_t n, const uint32_t *sizes);

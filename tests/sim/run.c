@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum {
-	SHRINK_RUNS = 4000,
-	SHRINK_EVENTS = 60000000,
+	SHRINK_RUNS = 1500,
+	SHRINK_EVENTS = 5000000,
 	TRACE_LINES = 60
 };
 
@@ -156,6 +156,22 @@ static void print_shape(const struct world *w, FILE *out)
 		c->split_all ? ", split on all" : "", c->observe ? ", observe" : "");
 }
 
+static void print_faults(const struct world *w, FILE *out)
+{
+	const struct world_shape *s = &w->shape;
+
+	if (!s->faulty) {
+		return;
+	}
+	fprintf(out,
+		"  %u standby lanes, %u faults left, jobs fail one in %u, posts one in "
+		"%u%s%s%s%s%s%s%s\n",
+		w->cfg_send.standby_count, s->faults, s->job_fails, s->post_fails,
+		s->calm ? ", calm" : "", s->liar ? ", liar" : "", s->outage ? ", outage" : "",
+		s->flushes ? ", flushes" : "", s->cleans ? ", cleans" : "",
+		s->lates ? ", lates" : "", s->lazy_act ? ", lazy" : "");
+}
+
 static void report_short(struct shrink *s, FILE *out)
 {
 	struct choice choice;
@@ -173,6 +189,7 @@ static void report_short(struct shrink *s, FILE *out)
 		s->w->steps, s->runs, s->w->check.rule == NULL ? "none" : s->w->check.rule,
 		s->w->check.what);
 	print_shape(s->w, out);
+	print_faults(s->w, out);
 	print_tail(text, bytes, out);
 	free(text);
 }
@@ -197,6 +214,7 @@ void run_report(struct world *w, uint64_t seed, FILE *out)
 	}
 	fprintf(out, "seed %" PRIu64 " breaks rule %s: %s\n", seed, w->check.rule, w->check.what);
 	print_shape(w, out);
+	print_faults(w, out);
 	s.rule = w->check.rule;
 	s.count = choice.record_count;
 	shrink(&s);

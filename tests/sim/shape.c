@@ -79,6 +79,23 @@ static void lanes_draw(struct world *w)
 	}
 }
 
+/* Lanes between ports that are nobody's home. */
+static void standby_draw(struct world *w)
+{
+	struct core_config *s = &w->cfg_send, *r = &w->cfg_recv;
+	uint32_t n = PICK(w, 0, 0, 1, 2), first = s->lane_count;
+
+	if (s->port_count == CORE_PORTS_MAX || r->port_count == CORE_PORTS_MAX ||
+	    first + n > CORE_LANES_MAX) {
+		return;
+	}
+	s->standby_count = r->standby_count = n;
+	for (uint32_t i = first; i < first + n; i++) {
+		s->lane[i].port = r->lane[i].remote = (uint8_t)s->port_count;
+		s->lane[i].remote = r->lane[i].port = (uint8_t)r->port_count;
+	}
+}
+
 static void config_draw(struct world *w)
 {
 	struct core_config *s = &w->cfg_send;
@@ -103,7 +120,9 @@ static void weights_draw(struct world *w)
 		[EV_PUMP] = 4,	    [EV_RECV_POST] = 8, [EV_SEND_TRY] = 12, [EV_SEND_POLL] = 8,
 		[EV_SEND_TEST] = 8, [EV_RECV_POLL] = 8, [EV_RECV_TEST] = 8, [EV_REFILL] = 4,
 		[EV_LAND] = 16,	    [EV_ACK] = 8,	[EV_ANN_LAND] = 12, [EV_ANN_ACK] = 4,
-		[EV_ANN_POLL] = 4,  [EV_PORT] = 1,	[EV_TIME] = 1,
+		[EV_ANN_POLL] = 4,  [EV_PORT] = 1,	[EV_TIME] = 1,	    [EV_GET] = 4,
+		[EV_LETTER] = 8,    [EV_JOB] = 8,	[EV_TICK] = 4,	    [EV_ACT] = 4,
+		[EV_FAULT] = 1,	    [EV_MEND] = 1,	[EV_RETRY] = 4,	    [EV_WORD] = 2,
 	};
 	struct world_shape *s = &w->shape;
 
@@ -126,6 +145,69 @@ static void weights_draw(struct world *w)
 	}
 }
 
+/* One fault, and a fence that takes as long as all slots take to be used again. */
+static void fault_slowly(struct world *w)
+{
+	struct world_shape *s = &w->shape;
+	uint32_t still = PICK(w, 1, 0); /* of a lane: next to nothing, or nothing, moves */
+
+	s->faults = 1;
+	s->lates = true;
+	s->messages = 900;
+	s->steps = 12000;
+	s->bytes_max = 64;
+	s->group_max = 1;
+	s->recv_open_max = s->send_open_max = CORE_SLOTS;
+	s->weight[EV_JOB] = 1;
+	s->weight[EV_ANN_LAND] *= 4;
+	for (uint32_t i = 0; i < w->cfg_send.lane_count; i++) {
+		s->lane_weight[i] = i == 0 ? still : 64;
+	}
+}
+
+/* Which ways to break there are, and how patient the ends are with each other. */
+static void faults_draw(struct world *w)
+{
+	struct world_shape *s = &w->shape;
+
+	s->faulty = true;
+	s->faults = PICK(w, 1, 2, 4, 16);
+	s->flushes = coin(w, 2);
+	s->cleans = coin(w, 2);
+	s->lates = coin(w, 2);
+	s->lazy_act = coin(w, 4);
+	s->job_fails = PICK(w, 0, 0, 4, 2);
+	s->post_fails = PICK(w, 0, 0, 256, 32);
+	s->liar = coin(w, 8);
+	s->outage = coin(w, 16);
+	s->ghosts = 0;
+	s->times.stall_ns = PICK(w, 100000000, 100000000, 10000000);
+	s->times.retest_ns = PICK(w, 1000000000, 10000000);
+	s->times.verify_ns = PICK(w, 500000000, 10000000);
+	s->times.outage_ns = PICK(w, 120, 5) * 1000000000ull;
+	s->weight[EV_PAUSE] = coin(w, 4) ? 1 : 0;
+	if (s->liar) { /* much is acked before it is visible */
+		s->weight[EV_GET] = 256;
+		s->weight[EV_ACK] = 256;
+	}
+	if (coin(w, 10)) {
+		fault_slowly(w);
+	}
+	if (coin(w, 8)) {
+		s->calm = true;
+		s->faults = s->post_fails = s->job_fails = 0;
+		s->liar = s->outage = false;
+		s->times.stall_ns = 100000000;
+		s->weight[EV_PORT] = 0;
+		s->weight[EV_PAUSE] = 2;
+		s->weight[EV_TIME] = 16;
+		/* Lanes move alike: at EV_TIME. */
+		s->weight[EV_LAND] = s->weight[EV_ACK] = s->weight[EV_GET] = 0;
+		s->weight[EV_ANN_LAND] = s->weight[EV_ANN_ACK] = 0;
+	}
+	standby_draw(w);
+}
+
 /* A run in thousands is long and plain: sequence numbers and credit counts go round. */
 static void shape_long(struct world *w)
 {
@@ -145,7 +227,7 @@ static void shape_long(struct world *w)
 	memset(w->cfg_recv.lane, 0, sizeof(w->cfg_recv.lane));
 	s->group_max = 1;
 	for (uint32_t i = 0; i < EV_COUNT; i++) {
-		s->weight[i] = i == EV_PORT || i == EV_TIME ? 0 : 8;
+		s->weight[i] = i >= EV_PORT ? 0 : 8;
 	}
 }
 
@@ -188,11 +270,21 @@ void shape_draw(struct world *w, enum world_scope scope)
 {
 	struct world_shape *s = &w->shape;
 
-	if (scope == SCOPE_SMALL) {
+	if (scope != SCOPE_RANDOM) {
 		shape_small(w);
+		s->pairs = scope == SCOPE_STATES;
+		s->faulty = s->pairs;
+		s->times = (struct core_recover_times){.stall_ns = 100000000,
+						       .retest_ns = 1000000000,
+						       .verify_ns = 500000000,
+						       .outage_ns = 1ull << 60};
+		s->messages = s->pairs ? 2 : s->messages;
+		s->step_ns = s->pairs ? 0 : s->step_ns;
 		return;
 	}
 	memset(s, 0, sizeof(*s));
+	bool faulty = coin(w, 2);
+
 	ports_draw(w);
 	config_draw(w);
 	s->messages = PICK(w, 8, 20, 60, 100, 300, 600);
@@ -212,6 +304,14 @@ void shape_draw(struct world *w, enum world_scope scope)
 	s->lazy_refill = coin(w, 3);
 	s->skip_completions = coin(w, 3);
 	weights_draw(w);
+	s->times = (struct core_recover_times){
+		.stall_ns = 1ull << 60, .retest_ns = 1, .verify_ns = 1, .outage_ns = 1ull << 60};
+	for (uint32_t i = EV_GET; i < EV_COUNT && !faulty; i++) {
+		s->weight[i] = 0;
+	}
+	if (faulty) {
+		faults_draw(w);
+	}
 	if (s->bytes_max == BYTES_BIG && s->messages > 100) {
 		s->messages = 100;
 	}
@@ -219,7 +319,7 @@ void shape_draw(struct world *w, enum world_scope scope)
 		s->messages = 12;
 		s->bytes_max = CHECK_BUFFER_BYTES;
 		s->packet = 65536;
-	} else if (coin(w, 2048)) {
+	} else if (!faulty && coin(w, 2048)) {
 		shape_long(w);
 	}
 }
@@ -276,7 +376,10 @@ static void script_fixed(struct world *w)
 	};
 
 	memcpy(w->script, fixed, sizeof(fixed));
-	w->script_end = 4;
+	if (w->shape.pairs) { /* two of two pieces each */
+		w->script[1] = w->script[0];
+	}
+	w->script_end = w->shape.messages;
 }
 
 void script_reach(struct world *w, uint64_t end)

@@ -14,6 +14,7 @@
 
 #include "marks.h"
 #include "run.h"
+#include "search.h"
 
 enum {
 	JOBS_MAX = 64
@@ -21,8 +22,9 @@ enum {
 
 struct options {
 	uint64_t seeds, base, seed;
-	uint32_t jobs, depth;
-	bool one, trace, quiet, marks;
+	uint64_t states_max;
+	uint32_t jobs, depth, faults; /* one more than asked for; 0 = no search */
+	bool one, trace, quiet, marks, coarse;
 	const char *except; /* marks not asked for, comma-separated */
 };
 
@@ -240,6 +242,19 @@ static int exhaustive(const struct options *o)
 	return 1;
 }
 
+static int states(const struct options *o)
+{
+	struct search_result r;
+	double start = now_s();
+	int rc = search_run(world_create(), o->faults - 1, o->coarse, o->states_max, &r, stdout);
+
+	printf("%s %" PRIu64 " states of 2 lanes, 2 messages of 2 pieces, %u faults: %" PRIu64
+	       " steps, %" PRIu64 " ends, at most %u deep, %.1f s\n",
+	       rc == 0 ? "all" : "stopped after", r.states, o->faults - 1, r.steps, r.ends, r.depth,
+	       now_s() - start);
+	return rc;
+}
+
 static int usage(const char *why)
 {
 	fprintf(stderr,
@@ -248,6 +263,7 @@ static int usage(const char *why)
 		"[--quiet]\n"
 		"       sim --seed S [--trace]\n"
 		"       sim --exhaustive CHOICES\n"
+		"       sim --states FAULTS [--coarse] [--most STATES]\n"
 		"N runs with seeds S, S+1 ...; --marks: every rare situation must have been met.\n"
 		"Exit status: 0 no rule broken, 1 a rule broken or a mark missing, 2 other "
 		"trouble.\n",
@@ -265,6 +281,52 @@ static bool number(const char *text, uint64_t min, uint64_t max, uint64_t *out)
 	       *out <= max;
 }
 
+/* Take one option; false: its number is out of range, or it is unknown. */
+static bool option_take(struct options *o, int opt, const char *arg)
+{
+	uint64_t value = 0;
+	bool good = true;
+
+	switch (opt) {
+	case 'n':
+		return number(arg, 1, UINT64_MAX, &o->seeds);
+	case 'b':
+		return number(arg, 0, UINT64_MAX, &o->base);
+	case 's':
+		o->one = true;
+		return number(arg, 0, UINT64_MAX, &o->seed);
+	case 'j':
+		good = number(arg, 1, JOBS_MAX, &value);
+		o->jobs = (uint32_t)value;
+		return good;
+	case 'e':
+		good = number(arg, 1, CHOICE_ENUM_MAX, &value);
+		o->depth = (uint32_t)value;
+		return good;
+	case 'f':
+		good = number(arg, 0, 4, &value);
+		o->faults = (uint32_t)value + 1;
+		return good;
+	case 'M':
+		return number(arg, 1, 1ull << 32, &o->states_max);
+	case 't':
+		o->trace = true;
+		return true;
+	case 'q':
+		o->quiet = true;
+		return true;
+	case 'c':
+		o->coarse = true;
+		return true;
+	case 'm':
+		o->marks = true;
+		return true;
+	default:
+		o->except = arg;
+		return true;
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option table[] = {
@@ -273,60 +335,32 @@ int main(int argc, char **argv)
 		{"seed", required_argument, NULL, 's'},
 		{"jobs", required_argument, NULL, 'j'},
 		{"exhaustive", required_argument, NULL, 'e'},
+		{"states", required_argument, NULL, 'f'},
+		{"most", required_argument, NULL, 'M'},
+		{"coarse", no_argument, NULL, 'c'},
 		{"trace", no_argument, NULL, 't'},
 		{"quiet", no_argument, NULL, 'q'},
 		{"marks", no_argument, NULL, 'm'},
 		{"except", required_argument, NULL, 'x'},
 		{NULL, 0, NULL, 0},
 	};
-	struct options o = {.jobs = 1};
-	uint64_t value;
+	struct options o = {.jobs = 1, .states_max = 1 << 24};
 	int opt;
 
 	while ((opt = getopt_long(argc, argv, "", table, NULL)) != -1) {
-		bool good = true;
-
-		switch (opt) {
-		case 'n':
-			good = number(optarg, 1, UINT64_MAX, &o.seeds);
-			break;
-		case 'b':
-			good = number(optarg, 0, UINT64_MAX, &o.base);
-			break;
-		case 's':
-			good = number(optarg, 0, UINT64_MAX, &o.seed);
-			o.one = true;
-			break;
-		case 'j':
-			good = number(optarg, 1, JOBS_MAX, &value);
-			o.jobs = (uint32_t)value;
-			break;
-		case 'e':
-			good = number(optarg, 1, CHOICE_ENUM_MAX, &value);
-			o.depth = (uint32_t)value;
-			break;
-		case 't':
-			o.trace = true;
-			break;
-		case 'q':
-			o.quiet = true;
-			break;
-		case 'm':
-			o.marks = true;
-			break;
-		case 'x':
-			o.except = optarg;
-			break;
-		default:
+		if (opt == '?' || opt == ':') {
 			return usage("unknown option");
 		}
-		if (!good) {
+		if (!option_take(&o, opt, optarg)) {
 			return usage("a number is out of range");
 		}
 	}
-	if (optind != argc || (o.seeds != 0) + o.one + (o.depth != 0) != 1) {
-		return usage("one of --seeds, --seed and --exhaustive");
+	if (optind != argc || (o.seeds != 0) + o.one + (o.depth != 0) + (o.faults != 0) != 1) {
+		return usage("one of --seeds, --seed, --exhaustive and --states");
 	}
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (o.faults != 0) {
+		return states(&o);
+	}
 	return o.one ? one(&o) : o.depth != 0 ? exhaustive(&o) : many(&o);
 }
