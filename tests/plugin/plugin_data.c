@@ -398,9 +398,11 @@ static void small_message(struct pair *p, char *buffer, void *send_mr, void *rec
 	int sent = 0, received = 0, size, tag = 1;
 	size_t bytes = 8;
 
-	for (int i = 0; !recv; i++) {
-		CHECK(i < 1000);
+	for (int i = 0; !recv; i++) { /* the plugin's thread may have the comm for a moment */
+		CHECK(i < RIG_PATIENCE_MS * 5);
 		CHECK_INT(rig_abi->irecv(p->recv, 1, &data, &bytes, &tag, &recv_mr, &recv), 0);
+		if (!recv)
+			rig_pause_us(200);
 	}
 	while (!sent || !received) {
 		if (!send)
