@@ -390,10 +390,14 @@ static bool port_blocked(const struct core_recover *r, uint32_t l)
 	       core_word(&r->cfg->remote[r->cfg->lane[l].remote]->down) != 0;
 }
 
-static void generation_begin(struct core_recover *r, uint32_t l, uint32_t generation)
+static void generation_begin(struct core_recover *r, uint32_t l, uint32_t generation,
+			     uint64_t now_ns)
 {
 	struct core_recover_lane *lane = &r->lane[l];
 
+	if (lane->opened == 0) {
+		lane->fault_ns = now_ns; /* the first time of a standby lane: it is missed from now */
+	}
 	lane->generation = generation;
 	lane->peer_live = false;
 	lane->busy = true;
@@ -418,7 +422,7 @@ static void retry_look(struct core_recover *r, uint32_t l, uint64_t now_ns)
 		lane->retry_ns = now_ns + lane->hold_ns;
 	}
 	if (now_ns >= lane->retry_ns) {
-		generation_begin(r, l, lane->generation + 1);
+		generation_begin(r, l, lane->generation + 1, now_ns);
 		lane->heard = false;
 		enter(r, l, RL_PREPARING, now_ns);
 		todo(r, l, TODO_PREPARE);
@@ -450,7 +454,7 @@ static void letter_offer(struct core_recover *r, const struct core_letter *in, u
 		todo(r, in->lane, TODO_REFUSE);
 		return;
 	}
-	generation_begin(r, in->lane, in->generation);
+	generation_begin(r, in->lane, in->generation, now_ns);
 	core_recv_lane_open(r->recv, in->lane, in->generation,
 			    core_recv_lane_base(r->recv, in->lane));
 	core_lane_set(r, in->lane, LANE_PROBING);
