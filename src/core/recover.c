@@ -396,7 +396,7 @@ static void generation_begin(struct core_recover *r, uint32_t l, uint32_t genera
 	struct core_recover_lane *lane = &r->lane[l];
 
 	if (lane->opened == 0) {
-		lane->fault_ns = now_ns; /* the first time of a standby lane: it is missed from now */
+		lane->fault_ns = now_ns; /* a standby lane is missed from now on */
 	}
 	lane->generation = generation;
 	lane->peer_live = false;
