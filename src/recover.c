@@ -27,6 +27,7 @@
 
 enum {
 	DRAIN_NS = 20000000,
+	OWNER_TRIES = 4096,
 	BUSY_NS = 1000000,        /* until an owner that was busy is tried again */
 	VERIFY_NS = 500000000,
 	DESTROY_RETRY_MS = 100
@@ -563,6 +564,20 @@ static uint64_t look(struct comm *c, uint64_t now)
 	return earlier(at, core_recover_deadline_ns(&r->core));
 }
 
+/*
+ * A thread of NCCL's that polls leaves the word free for moments only: try for some microseconds,
+ * or its comm would hardly ever be looked at.
+ */
+static bool owner_take(struct comm *c)
+{
+	for (int i = 0; i < OWNER_TRIES; i++) {
+		if (__atomic_load_n(&c->owner, __ATOMIC_RELAXED) == 0 && owner_try(&c->owner)) {
+			return true;
+		}
+	}
+	return false;
+}
+
 static void look_one(struct comm *c, void *arg)
 {
 	uint64_t *at = arg, now = now_ns();
@@ -574,7 +589,7 @@ static void look_one(struct comm *c, void *arg)
 		state_comm_failed(c, now);
 		return;
 	}
-	if (!owner_try(&c->owner)) {
+	if (!owner_take(c)) {
 		*at = earlier(*at, now + BUSY_NS);
 		return;
 	}
