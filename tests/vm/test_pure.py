@@ -236,9 +236,12 @@ class Perftest(unittest.TestCase):
 	def test_run_again_when_it_failed_by_itself(self):
 		self.assertEqual(self.rate(self.ALONE, "", self.RESULT), (3.75, 0))
 
-	def test_three_times_at_most(self):
-		with self.assertRaisesRegex(railyard_vm.RigError, "no result, 3 times.*\n?.*read remote"):
-			self.rate(self.ALONE, self.ALONE, self.ALONE, self.RESULT)
+	def test_five_times_at_most(self):
+		with self.assertRaisesRegex(railyard_vm.RigError, "no result, 5 times.*\n?.*read remote"):
+			self.rate(*5 * [self.ALONE], self.RESULT)
+
+	def test_run_again_when_there_was_no_way_yet(self):
+		self.assertEqual(self.rate(" Failed to modify QP 34 to RTR\n", self.RESULT), (3.75, 0))
 
 	def test_not_when_the_transfer_failed(self):
 		with self.assertRaisesRegex(railyard_vm.RigError, "the transfer failed"):
