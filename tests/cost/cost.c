@@ -147,10 +147,15 @@ static void *irecv(struct rig *rig, int n, char *data, size_t bytes)
 		sizes[i] = bytes;
 		tags[i] = i;
 	}
-	collect(OP_IRECV);
-	rc = net->irecv(rig->recv, n, buffers, sizes, tags, mrs, NULL, &request);
-	collect(OP_IRECV);
-	must(rc, "irecv");
+	/* The plugin's thread may have the comm for a moment: then it is asked again. */
+	for (int i = 0; !request && i < 10000; i++) {
+		collect(OP_IRECV);
+		rc = net->irecv(rig->recv, n, buffers, sizes, tags, mrs, NULL, &request);
+		collect(OP_IRECV);
+		must(rc, "irecv");
+		if (!request)
+			sleep_ms();
+	}
 	if (!request)
 		die("irecv is refused with fewer than %d groups under way", WINDOW_MAX);
 	return request;
