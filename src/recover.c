@@ -42,11 +42,6 @@ void recover_wake(void)
 	timer_set(&timer, now_ns());
 }
 
-void recover_start(void)
-{
-	timer.fn = look_all;
-}
-
 void recover_stop(void)
 {
 	timer_del(&timer);

@@ -69,8 +69,7 @@ struct recovery {
 	struct lane_work work[CORE_LANES_MAX];
 };
 
-/* recover_start/stop - the timer. Plugin's init and last finalize. */
-void recover_start(void);
+/* recover_stop - no more looks; at the last finalize. */
 void recover_stop(void);
 
 /* recover_attach - the comm is connected: look after it from now on. */

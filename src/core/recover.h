@@ -199,11 +199,6 @@ bool core_recover_next(struct core_recover *r, struct core_action *out,
 /* core_recover_again_done - receiver: an announcement with `again` has completed. */
 void core_recover_again_done(struct core_recover *r, uint32_t lane, uint64_t now_ns);
 
-static inline bool core_recover_is_calm(const struct core_recover *r)
-{
-	return r->todo == 0 && !r->failed;
-}
-
 /* core_cause_text - in words, for log lines. */
 const char *core_cause_text(enum core_cause cause);
 
