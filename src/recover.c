@@ -6,10 +6,12 @@
  * away, and as its owner, so that NCCL's thread is not in it; an owner that is busy is tried again
  * a millisecond later. A look takes microseconds: what can take long is a job.
  *
- * The fence of a queue pair: to ERR (job); the owner polls until a flush completion or DRAIN_NS;
- * the next one is created and this one destroyed (job; so no number is used twice running); the
- * owner polls what is left. Only then the core is told. A destroy that fails is tried again, except
- * where the device is gone for good.
+ * The fence of a queue pair is one job: to ERR; the next one is created (so no number is used
+ * twice running); the worker, as owner, polls until a flush completion or DRAIN_NS; it is
+ * destroyed. Then the owner polls what is left, and only then the core is told. A destroy that
+ * fails is tried again, except where the device is gone for good. Where RESET does all that
+ * matters of a destroy, the destroy itself comes later: rxe waits in it, for seconds, for packets
+ * that a dead link holds.
  */
 #include "recover.h"
 
@@ -30,8 +32,13 @@ enum {
 	OWNER_TRIES = 4096,
 	BUSY_NS = 1000000,        /* until an owner that was busy is tried again */
 	VERIFY_NS = 500000000,
-	DESTROY_RETRY_MS = 100
+	DRAIN_PAUSE_NS = 200000,
+	JOB_PAUSE_NS = 100000,
+	DESTROY_RETRY_NS = 100000000
 };
+
+/* Of ibv_query_device. */
+enum { VENDOR_MELLANOX = 0x02c9, VENDOR_RXE = 0xffffff };
 
 static uint64_t look_all(struct timer *t, uint64_t now);
 
@@ -45,6 +52,27 @@ void recover_wake(void)
 void recover_stop(void)
 {
 	timer_del(&timer);
+}
+
+/*
+ * A thread of NCCL's that polls leaves the word free for moments only: try for some microseconds,
+ * or ours would hardly ever get it.
+ */
+static bool owner_take(struct comm *c)
+{
+	for (int i = 0; i < OWNER_TRIES; i++) {
+		if (__atomic_load_n(&c->owner, __ATOMIC_RELAXED) == 0 && owner_try(&c->owner)) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static void pause_ns(long ns)
+{
+	struct timespec pause = { .tv_nsec = ns };
+
+	nanosleep(&pause, NULL);
 }
 
 /* --- log lines ---------------------------------------------------------------------------- */
@@ -62,6 +90,11 @@ static const char *lane_text(const struct comm *c, uint32_t l, char *text)
 static unsigned long long ms_since(uint64_t then, uint64_t now)
 {
 	return (now - then) / NS_PER_MS;
+}
+
+static unsigned long long us_since(uint64_t then, uint64_t now)
+{
+	return (now - then) / 1000;
 }
 
 static void say_failed(struct comm *c, uint32_t l)
@@ -129,48 +162,113 @@ static struct comm_port *work_port(const struct lane_work *w)
 	return &w->comm->port[w->comm->lane[w->lane].port];
 }
 
-static int err_job(struct job *job)
-{
-	struct lane_work *w = CONTAINER_OF(job, struct lane_work, job);
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
-
-	(void)verbs.modify_qp(w->old, &attr, IBV_QP_STATE); /* destroying it is what counts */
-	return 0;
-}
-
 static bool is_gone(int rc)
 {
 	return rc == -EIO || rc == -ENODEV;
 }
 
 /* Until the queue pair is destroyed, or the device is gone. The close of the comm ends the wait. */
-static void destroy_surely(const struct lane_work *w, struct ibv_qp *qp)
+static void destroy_surely(const struct comm *c, const struct port *p, struct ibv_qp *qp)
 {
-	const struct comm_port *p = work_port(w);
 	int rc = verbs.destroy_qp(qp);
 
 	for (unsigned i = 0; rc != 0 && !is_gone(rc); i++) {
-		struct timespec pause = { .tv_nsec = DESTROY_RETRY_MS * 1000000l };
-
 		log_warn_limited("%s: ibv_destroy_qp failed, so its fence has to wait: %s",
-				 p->port->name, strerror(-rc));
-		if (__atomic_load_n(&w->comm->recovery.ending, __ATOMIC_RELAXED)) {
+				 p->name, strerror(-rc));
+		if (__atomic_load_n(&c->recovery.ending, __ATOMIC_RELAXED)) {
 			return;
 		}
-		nanosleep(&pause, NULL);
+		pause_ns(DESTROY_RETRY_NS);
 		rc = verbs.destroy_qp(qp);
 	}
 }
 
-static int destroy_job(struct job *job)
+static bool has_outstanding(const struct comm *c, uint32_t l)
+{
+	return c->kind == COMM_RECV ||
+	       core_send_lane_units(&((const struct send_comm *)(const void *)c)->core, l) != 0;
+}
+
+/*
+ * Feed what had completed before the fence, which destroying the queue pair may drop: until a flush
+ * completion says that there is no more, or DRAIN_NS. What is dropped all the same is asked for.
+ */
+static void drain(struct lane_work *w)
+{
+	struct comm *c = w->comm;
+	uint64_t until = now_ns() + DRAIN_NS;
+	bool over = false;
+
+	while (!over && now_ns() < until && comm_error(c) == 0) {
+		if (owner_take(c)) {
+			request_drain(c);
+			over = w->flush_seen || !has_outstanding(c, w->lane);
+			owner_release(&c->owner);
+		}
+		if (!over) {
+			pause_ns(DRAIN_PAUSE_NS);
+		}
+	}
+}
+
+static int retire_job(struct job *job)
+{
+	struct retired *old = CONTAINER_OF(job, struct retired, job);
+
+	destroy_surely(old->comm, old->port, old->qp);
+	return 0;
+}
+
+/*
+ * Does modify_qp to RESET return only when nothing of the queue pair can land or be read any more?
+ * mlx5's destroy begins with that command, and rxe's RESET stops the queue pair's tasks and waits
+ * for them. irdma makes ERR of it. By vendor: names of devices can be changed.
+ */
+static bool reset_fences(const struct port *p)
+{
+	return p->attr.vendor_id == VENDOR_MELLANOX || p->attr.vendor_id == VENDOR_RXE;
+}
+
+/* The end of a fence: nothing of `old` lands or is read any more. */
+static void old_end(struct lane_work *w)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	const struct port *p = work_port(w)->port;
+
+	w->retired = reset_fences(p) ? calloc(1, sizeof(*w->retired)) : NULL;
+	if (w->retired != NULL && verbs.modify_qp(w->old, &attr, IBV_QP_STATE) != 0) {
+		free(w->retired);
+		w->retired = NULL;
+	}
+	if (w->retired == NULL) {
+		destroy_surely(w->comm, p, w->old);
+		return;
+	}
+	w->retired->job.fn = retire_job;
+	w->retired->comm = w->comm;
+	w->retired->port = p;
+	w->retired->qp = w->old;
+}
+
+static int fence_job(struct job *job)
 {
 	struct lane_work *w = CONTAINER_OF(job, struct lane_work, job);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	uint64_t begun = now_ns(), created, drained;
 
+	(void)verbs.modify_qp(w->old, &attr, IBV_QP_STATE); /* destroying it is what counts */
 	w->next_is_init = false;
 	if (lane_qp_create(w->comm, work_port(w), &w->next) != 0) {
 		w->next = NULL; /* later: what keeps ghosts out then is the sequence number */
 	}
-	destroy_surely(w, w->old);
+	created = now_ns();
+	drain(w);
+	drained = now_ns();
+	old_end(w);
+	log_trace("lane %u of %s: to ERR and the next one created in %llu us, drained in %llu us, "
+		  "%s in %llu us", w->lane, work_port(w)->port->name, us_since(begun, created),
+		  us_since(created, drained), w->retired != NULL ? "reset" : "destroyed",
+		  us_since(drained, now_ns()));
 	return 0;
 }
 
@@ -207,7 +305,7 @@ static void flush_renew(struct lane_work *w)
 		return;
 	}
 	if (lane_flush_make(w->comm, work_port(w), &w->from, &w->flush_next) == 0) {
-		destroy_surely(w, w->flush_old);
+		destroy_surely(w->comm, work_port(w)->port, w->flush_old);
 		w->flush_old = NULL;
 	}
 }
@@ -260,18 +358,11 @@ static void fence_begin(struct comm *c, uint32_t l, uint64_t now)
 		w->next = NULL;
 	}
 	w->flush_seen = false;
-	w->phase_ns = now;
 	if (w->old != NULL) {
-		work_start(w, WORK_ERR, err_job);
+		work_start(w, WORK_FENCE, fence_job);
 	} else {
 		core_recover_fenced(&c->recovery.core, l, now);
 	}
-}
-
-static bool has_outstanding(const struct comm *c, uint32_t l)
-{
-	return c->kind == COMM_RECV ||
-	       core_send_lane_units(&((const struct send_comm *)(const void *)c)->core, l) != 0;
 }
 
 static void in_use(struct comm *c, uint32_t l)
@@ -298,29 +389,47 @@ static void in_use(struct comm *c, uint32_t l)
 	}
 }
 
-/* A job of this lane is over, or its time of draining. Returns when to look again. */
-static uint64_t work_look(struct comm *c, uint32_t l, uint64_t now)
+static void retired_free(struct recovery *r)
+{
+	struct retired **at = &r->retired;
+
+	while (*at != NULL) {
+		struct retired *old = *at;
+
+		if (job_done(&old->job)) {
+			*at = old->next;
+			free(old);
+		} else {
+			at = &old->next;
+		}
+	}
+}
+
+static void retire(struct comm *c, struct lane_work *w)
+{
+	struct recovery *r = &c->recovery;
+
+	retired_free(r);
+	if (w->retired != NULL) {
+		w->retired->next = r->retired;
+		r->retired = w->retired;
+		w->retired = NULL;
+		worker_submit_late(work_port(w)->port->worker, &r->retired->job);
+	}
+}
+
+/* Has a job of this lane ended? */
+static void work_look(struct comm *c, uint32_t l, uint64_t now)
 {
 	struct lane_work *w = &c->recovery.work[l];
 	struct core_recover *core = &c->recovery.core;
 
-	if (w->phase == WORK_DRAIN) {
-		if (!w->flush_seen && has_outstanding(c, l) && now < w->phase_ns + DRAIN_NS) {
-			return now + BUSY_NS;
-		}
-		request_drain(c);
-		work_start(w, WORK_DESTROY, destroy_job);
-		return UINT64_MAX;
-	}
 	if (w->phase == WORK_IDLE || !job_done(&w->job)) {
-		return UINT64_MAX;
+		return;
 	}
 	switch (w->phase) {
-	case WORK_ERR:
-		w->phase = WORK_DRAIN;
-		w->phase_ns = now;
-		return now;
-	case WORK_DESTROY:
+	case WORK_FENCE:
+		retire(c, w);
 		w->old = NULL;
 		work_idle(w);
 		request_drain(c);
@@ -338,7 +447,6 @@ static uint64_t work_look(struct comm *c, uint32_t l, uint64_t now)
 		core_recover_ready(core, l, w->job.result, now);
 		break;
 	}
-	return now;
 }
 
 /* The peer's address must be of the generation that is connected. */
@@ -442,7 +550,8 @@ static void carry_out_all(struct comm *c, uint64_t now)
 
 /* --- letters ------------------------------------------------------------------------------ */
 
-static void letter_take(struct comm *c, const struct wire_letter *in, uint64_t now)
+/* Returns whether it is to be kept for later. */
+static bool letter_take(struct comm *c, const struct wire_letter *in, uint64_t now)
 {
 	struct core_letter answer;
 	struct core_recover *core = &c->recovery.core;
@@ -459,14 +568,18 @@ static void letter_take(struct comm *c, const struct wire_letter *in, uint64_t n
 	if (in->letter.type == LETTER_ASK) {
 		request_drain(c);
 	}
-	if (core_recover_letter(core, &in->letter, &answer, now) != 0) {
+	int rc = core_recover_letter(core, &in->letter, &answer, now);
+
+	if (rc < 0 ||
+	    (rc == CORE_LETTER_LATER && c->recovery.work[in->letter.lane].later != NULL)) {
 		comm_fail(c, -EPROTO, "the peer sent a letter about a lane that cannot be");
-		return;
+		return false;
 	}
 	carry_out_all(c, now);
 	if (answer.type != 0) {
 		letter_send(c, &answer);
 	}
+	return rc == CORE_LETTER_LATER;
 }
 
 void recover_take(struct comm *c, const uint8_t *body, size_t bytes)
@@ -493,10 +606,11 @@ static void inbox_take(struct comm *c, uint64_t now)
 		struct inbox_letter *in = c->recovery.inbox;
 
 		c->recovery.inbox = in->next;
-		if (comm_error(c) == 0) {
-			letter_take(c, &in->letter, now);
+		if (comm_error(c) == 0 && letter_take(c, &in->letter, now)) {
+			c->recovery.work[in->letter.letter.lane].later = in;
+		} else {
+			free(in);
 		}
-		free(in);
 	}
 }
 
@@ -507,15 +621,25 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-static uint64_t works_look(struct comm *c, uint64_t now)
+/* A question that came before our fence was over. */
+static void later_take(struct comm *c, uint32_t l, uint64_t now)
 {
-	uint64_t at = UINT64_MAX;
+	struct inbox_letter *in = c->recovery.work[l].later;
 
-	for (uint32_t l = 0; l < comm_lane_total(c) && c->recovery.jobs != 0; l++) {
-		at = earlier(at, work_look(c, l, now));
-		carry_out_all(c, now);
+	if (in != NULL && c->recovery.work[l].phase == WORK_IDLE && comm_error(c) == 0) {
+		c->recovery.work[l].later = NULL;
+		(void)letter_take(c, &in->letter, now);
+		free(in);
 	}
-	return at;
+}
+
+static void works_look(struct comm *c, uint64_t now)
+{
+	for (uint32_t l = 0; l < comm_lane_total(c) && c->recovery.jobs != 0; l++) {
+		work_look(c, l, now);
+		carry_out_all(c, now);
+		later_take(c, l, now);
+	}
 }
 
 /* A completion is awaited that NCCL's thread may not poll for. */
@@ -534,12 +658,12 @@ static uint64_t look(struct comm *c, uint64_t now)
 	struct recovery *r = &c->recovery;
 	uint32_t epoch = __atomic_load_n(&signal_epoch, __ATOMIC_ACQUIRE);
 	bool due = r->woken || epoch != r->epoch || now >= core_recover_deadline_ns(&r->core);
-	uint64_t at;
+	uint64_t at = UINT64_MAX;
 
 	if (r->jobs != 0 || r->inbox != NULL || due || is_verifying(c)) {
 		request_drain(c);
 	}
-	at = works_look(c, now);
+	works_look(c, now);
 	inbox_take(c, now);
 	if (due || r->core.todo != 0) {
 		r->woken = false;
@@ -554,23 +678,9 @@ static uint64_t look(struct comm *c, uint64_t now)
 		return now;
 	}
 	if (is_verifying(c)) {
-		at = earlier(at, now + BUSY_NS);
+		at = now + BUSY_NS;
 	}
 	return earlier(at, core_recover_deadline_ns(&r->core));
-}
-
-/*
- * A thread of NCCL's that polls leaves the word free for moments only: try for some microseconds,
- * or its comm would hardly ever be looked at.
- */
-static bool owner_take(struct comm *c)
-{
-	for (int i = 0; i < OWNER_TRIES; i++) {
-		if (__atomic_load_n(&c->owner, __ATOMIC_RELAXED) == 0 && owner_try(&c->owner)) {
-			return true;
-		}
-	}
-	return false;
 }
 
 static void look_one(struct comm *c, void *arg)
@@ -624,7 +734,7 @@ void recover_completion(struct comm *c, uint32_t l, uint32_t generation, const s
 		w->vendor_err = wc->vendor_err;
 		r->woken = true;
 		recover_wake();
-	} else if (w->phase == WORK_ERR || w->phase == WORK_DRAIN) {
+	} else if (w->phase == WORK_FENCE) {
 		w->flush_seen = true;
 	}
 }
@@ -692,6 +802,13 @@ static void qp_end(struct ibv_qp **qp)
 	}
 }
 
+static void job_wait(const struct job *job)
+{
+	while (!job_done(job)) {
+		pause_ns(JOB_PAUSE_NS);
+	}
+}
+
 void recover_end(struct comm *c)
 {
 	struct recovery *r = &c->recovery;
@@ -700,17 +817,23 @@ void recover_end(struct comm *c)
 	for (uint32_t l = 0; l < CORE_LANES_MAX; l++) {
 		struct lane_work *w = &r->work[l];
 
-		while (w->comm != NULL && !job_done(&w->job)) {
-			struct timespec pause = { .tv_nsec = 100000 };
-
-			nanosleep(&pause, NULL);
+		if (w->comm != NULL) {
+			job_wait(&w->job);
 		}
-		if (w->phase != WORK_DESTROY) { /* that job has destroyed it */
+		if (w->phase != WORK_FENCE || w->retired != NULL) { /* else it is destroyed */
 			qp_end(&w->old);
 		}
+		free(w->retired);
+		w->retired = NULL;
 		qp_end(&w->next);
 		qp_end(&w->flush_old);
 		qp_end(&w->flush_next);
+		free(w->later);
+		w->later = NULL;
+	}
+	while (r->retired != NULL) {
+		job_wait(&r->retired->job);
+		retired_free(r);
 	}
 	for (uint32_t p = 0; p < CORE_PORTS_MAX; p++) {
 		qp_end(&r->flush_failed[p]);

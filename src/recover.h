@@ -24,11 +24,18 @@ struct comm;
 
 enum lane_work_phase {
 	WORK_IDLE,
-	WORK_ERR,     /* job: old queue pair to ERR */
-	WORK_DRAIN,   /* owner polls until a flush completion or DRAIN_NS */
-	WORK_DESTROY, /* job: create the next, destroy the old */
+	WORK_FENCE,   /* job: to ERR, create the next, drain, reset or destroy the old */
 	WORK_PREPARE, /* job: address, next queue pair to INIT */
 	WORK_CONNECT  /* job: next queue pair to RTS */
+};
+
+/* A queue pair that is fenced by its reset, until it is destroyed: that may take seconds. */
+struct retired {
+	struct job job;
+	struct retired *next;
+	const struct comm *comm;
+	const struct port *port;
+	struct ibv_qp *qp;
 };
 
 /* What is done to one lane outside of its use. The job's while one runs, else the owner's. */
@@ -43,13 +50,14 @@ struct lane_work {
 	uint32_t vendor_err;
 	struct log_limit limit[3]; /* of its log lines: failed, fenced, in use */
 	struct ibv_qp *old, *next;
+	struct retired *retired; /* `old` was reset, not destroyed */
 	struct ibv_qp *flush_old, *flush_next; /* receiver: of the port, if that failed too */
 	uint32_t generation;
 	uint32_t psn;
-	uint64_t phase_ns;
 	struct port_address from;        /* ours, as read for `next` */
 	struct wire_lane_address to;     /* the peer's, by its last OFFER or ACCEPT ... */
 	uint32_t to_generation;          /* ... of this generation */
+	struct inbox_letter *later;      /* a question of the peer, until our fence is over */
 };
 
 struct inbox_letter {
@@ -66,6 +74,7 @@ struct recovery {
 	bool ending;    /* the comm is being closed: jobs must not wait */
 	struct ibv_qp *flush_failed[CORE_PORTS_MAX]; /* by port, until it is made anew */
 	struct inbox_letter *inbox, **inbox_tail; /* under the table's lock */
+	struct retired *retired; /* whose jobs are queued, or over */
 	struct lane_work work[CORE_LANES_MAX];
 };
 

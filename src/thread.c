@@ -489,6 +489,30 @@ void timer_del(struct timer *t)
 	pthread_mutex_unlock(&plugin.lock);
 }
 
+static void job_put(struct job **head, struct job **tail, struct job *job)
+{
+	job->next = NULL;
+	if (*tail) {
+		(*tail)->next = job;
+	} else {
+		*head = job;
+	}
+	*tail = job;
+}
+
+static struct job *job_get(struct job **head, struct job **tail)
+{
+	struct job *job = *head;
+
+	if (job) {
+		*head = job->next;
+		if (!*head) {
+			*tail = NULL;
+		}
+	}
+	return job;
+}
+
 static void *worker_main(void *arg)
 {
 	struct worker *w = arg;
@@ -496,18 +520,17 @@ static void *worker_main(void *arg)
 	thread_settle(w->name);
 	pthread_mutex_lock(&w->lock);
 	for (;;) {
-		struct job *job = w->head;
+		struct job *job = job_get(&w->head, &w->tail);
 
+		if (!job) {
+			job = job_get(&w->late_head, &w->late_tail);
+		}
 		if (!job && w->stop) {
 			break;
 		}
 		if (!job) {
 			pthread_cond_wait(&w->wake, &w->lock);
 			continue;
-		}
-		w->head = job->next;
-		if (!w->head) {
-			w->tail = NULL;
 		}
 		void (*after)(void) = job->after;
 
@@ -557,18 +580,22 @@ void worker_stop(struct worker *w)
 	w->started = false;
 }
 
-void worker_submit(struct worker *w, struct job *job)
+static void submit(struct worker *w, struct job **head, struct job **tail, struct job *job)
 {
 	assert(w->started);
-	job->next = NULL;
 	__atomic_store_n(&job->done, 0, __ATOMIC_RELAXED);
 	pthread_mutex_lock(&w->lock);
-	if (w->tail) {
-		w->tail->next = job;
-	} else {
-		w->head = job;
-	}
-	w->tail = job;
+	job_put(head, tail, job);
 	pthread_cond_signal(&w->wake);
 	pthread_mutex_unlock(&w->lock);
+}
+
+void worker_submit(struct worker *w, struct job *job)
+{
+	submit(w, &w->head, &w->tail, job);
+}
+
+void worker_submit_late(struct worker *w, struct job *job)
+{
+	submit(w, &w->late_head, &w->late_tail, job);
 }

@@ -62,6 +62,7 @@ struct worker {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	struct job *head, *tail;
+	struct job *late_head, *late_tail; /* taken when there is no other */
 	bool started, stop;
 	char name[16];
 };
@@ -69,6 +70,7 @@ struct worker {
 int worker_start(struct worker *w, const char *name);
 void worker_stop(struct worker *w); /* finishes what is queued, joins */
 void worker_submit(struct worker *w, struct job *job);
+void worker_submit_late(struct worker *w, struct job *job); /* after all others, now and later */
 
 static inline bool job_done(const struct job *job)
 {

@@ -6,9 +6,10 @@
  *   ACTIVE      in use                                     fault: FENCING, FAULT(g) to the peer
  *   FENCING     ACT_FENCE is under way (or due, once a     fenced: FENCED, FENCED(g) to the peer
  *               job before it is over)
- *   FENCED      our end can do nothing more                the peer's FENCED(g): sender ASKED if
- *                                                          the lane was in use, else DOWN
- *   ASKED       sender: ASK(g) is out                      ANSWER(g): DOWN; the missing go again
+ *   FENCED      our end can do nothing more                sender, lane was in use: ASKED, at once;
+ *                                                          else the peer's FENCED(g): DOWN
+ *   ASKED       sender: ASK(g) is out; the peer answers    ANSWER(g): DOWN; the missing go again
+ *               when it has fenced too
  *   DOWN        fenced at both ends                        sender: both ports up and retry_ns
  *                                                          come: PREPARING g + 1
  *                                                          receiver: OFFER(g'): CONNECTING g'
@@ -47,9 +48,9 @@
 #define NS_PER_MS 1000000ull
 
 enum todo {
-	TODO_FENCE = 1 << 0,
-	TODO_SAY_FAILED = 1 << 1,
-	TODO_FAULT = 1 << 2,
+	TODO_FAULT = 1 << 0, /* before all: the peer's fence takes longest */
+	TODO_FENCE = 1 << 1,
+	TODO_SAY_FAILED = 1 << 2,
 	TODO_FENCED = 1 << 3,
 	TODO_SAY_FENCED = 1 << 4,
 	TODO_ASK = 1 << 5,
@@ -267,18 +268,22 @@ static void past_fence(struct core_recover *r, uint32_t l, uint64_t now_ns)
 {
 	struct core_recover_lane *lane = &r->lane[l];
 
-	if (lane->state != RL_FENCED || (lane->heard && lane->peer_fenced < lane->generation)) {
+	if (lane->state != RL_FENCED) {
 		return;
 	}
 	lane->again = 0;
 	lane->landed = 0;
-	if (r->recv != NULL) {
-		core_recv_lane_fenced(r->recv, l);
-	} else if (lane->heard && lane->opened == lane->generation) {
+	if (r->send != NULL && lane->heard && lane->opened == lane->generation) {
 		/* Even with nothing in flight: what was acknowledged may not be there. */
 		enter(r, l, RL_ASKED, now_ns);
 		todo(r, l, TODO_ASK);
 		return;
+	}
+	if (lane->heard && lane->peer_fenced < lane->generation) {
+		return;
+	}
+	if (r->recv != NULL) {
+		core_recv_lane_fenced(r->recv, l);
 	}
 	lane_down(r, l, now_ns);
 }
@@ -526,7 +531,13 @@ static int letter_ask(struct core_recover *r, const struct core_letter *in,
 	if (in->generation == 0) {
 		return 0; /* it is about `acked` alone: acked_tell() */
 	}
-	if (in->generation != lane->generation || lane->state != RL_DOWN || in->n > CORE_WR_RING) {
+	if (in->generation != lane->generation || in->n > CORE_WR_RING) {
+		return -EPROTO;
+	}
+	if (lane->state == RL_FENCING || (lane->todo & TODO_FENCED) != 0) {
+		return CORE_LETTER_LATER; /* what it asks for may still land */
+	}
+	if (lane->state != RL_DOWN) {
 		return -EPROTO;
 	}
 	for (uint32_t i = 0; i < in->n; i++) {
@@ -552,7 +563,7 @@ static int letter_answer(struct core_recover *r, const struct core_letter *in, u
 	struct core_recover_lane *lane = &r->lane[in->lane];
 
 	if (lane->state != RL_ASKED || lane->generation != in->generation ||
-	    in->n > CORE_WR_RING) {
+	    lane->peer_fenced != in->generation || in->n > CORE_WR_RING) {
 		return -EPROTO;
 	}
 	int again = core_send_answer(r->send, in->lane, in->answer, in->n);
@@ -562,7 +573,7 @@ static int letter_answer(struct core_recover *r, const struct core_letter *in, u
 	}
 	lane->again = (uint32_t)again;
 	lane->landed = in->n - (uint32_t)again;
-	r->tell_to = r->send->head;
+	r->tell_to = core_send_begun(r->send);
 	r->tell_lane = in->lane;
 	lane_down(r, in->lane, now_ns);
 	return 0;

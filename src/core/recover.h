@@ -32,8 +32,8 @@ enum core_cause {
 enum core_letter_type {
 	LETTER_FAULT = 1, /* I fence this generation, do so too */
 	LETTER_FENCED,    /* my queue pair of this generation can do nothing more */
-	LETTER_ASK,       /* sender: which of these have landed? (both are fenced); of generation
-			     0: no question, only `acked` */
+	LETTER_ASK,       /* sender, fenced: which of these have landed? Of generation 0: no
+			     question, only `acked` */
 	LETTER_ANSWER,    /* receiver: `answer`, item by item */
 	LETTER_OFFER,     /* sender: a queue pair of a new generation */
 	LETTER_ACCEPT,    /* receiver: connected to it, mine; `posted` */
@@ -178,9 +178,11 @@ void core_recover_verified(struct core_recover *r, uint32_t lane, uint32_t gener
 
 /*
  * core_recover_letter - a letter of the other half. All completions must have been fed before a
- * LETTER_ASK. *answer is the letter to send back, type 0 if none. Returns 0; -EPROTO: it makes no
- * sense, the comm must fail.
+ * LETTER_ASK. *answer is the letter to send back, type 0 if none. Returns 0; CORE_LETTER_LATER: it
+ * is to be kept, and given again once core_recover_fenced() of its lane was called and
+ * core_recover_next() has nothing more; -EPROTO: it makes no sense, the comm must fail.
  */
+enum { CORE_LETTER_LATER = 1 };
 int core_recover_letter(struct core_recover *r, const struct core_letter *in,
 			struct core_letter *answer, uint64_t now_ns);
 

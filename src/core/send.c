@@ -545,6 +545,11 @@ int core_send_answer(struct core_send *c, uint32_t l, const uint8_t *answer, uin
 	return rc != 0 ? rc : again;
 }
 
+uint64_t core_send_begun(const struct core_send *c)
+{
+	return c->head + (c->matched == 0 ? 0 : 32 - (uint32_t)__builtin_clz(c->matched));
+}
+
 uint64_t core_send_acked(const struct core_send *c)
 {
 	uint64_t first = c->head;

@@ -205,6 +205,9 @@ uint32_t core_send_ask(const struct core_send *c, uint32_t lane,
  */
 int core_send_answer(struct core_send *c, uint32_t lane, const uint8_t *answer, uint32_t n);
 
+/* core_send_begun - no message from this one on was begun; members of a group come in any order. */
+uint64_t core_send_begun(const struct core_send *c);
+
 /* core_send_acked - all messages before this one are complete. */
 uint64_t core_send_acked(const struct core_send *c);
 

@@ -36,7 +36,7 @@ struct fake_device {
 	int mr_room;
 	uint8_t mr_tag;
 	bool fatal;
-	unsigned hang_ms; /* read without the lock */
+	unsigned hang_ms, destroy_ms; /* read without the lock */
 };
 
 struct fake_event {

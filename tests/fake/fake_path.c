@@ -360,6 +360,11 @@ void fake_hang(int device, unsigned ms)
 	__atomic_store_n(&fake.device[device].hang_ms, ms, __ATOMIC_RELAXED);
 }
 
+void fake_destroy_slow(int device, unsigned ms)
+{
+	__atomic_store_n(&fake.device[device].destroy_ms, ms, __ATOMIC_RELAXED);
+}
+
 void fake_device_fatal(int device)
 {
 	fake_lock();

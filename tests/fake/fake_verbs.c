@@ -58,15 +58,18 @@ static int command_enter_now(const char *call, const struct fake_device *device)
 	return rc == 0 && device->fatal ? EIO : rc;
 }
 
-/* One that may hang; not under the lock. */
-static int command_enter(const char *call, const struct fake_device *device)
+static void take_ms(unsigned ms)
 {
-	unsigned ms = __atomic_load_n(&device->hang_ms, __ATOMIC_RELAXED);
-
 	if (ms)
 		nanosleep(&(struct timespec){.tv_sec = ms / 1000,
 					     .tv_nsec = (long)(ms % 1000) * 1000000},
 			  NULL);
+}
+
+/* One that may hang; not under the lock. */
+static int command_enter(const char *call, const struct fake_device *device)
+{
+	take_ms(__atomic_load_n(&device->hang_ms, __ATOMIC_RELAXED));
 	return command_enter_now(call, device);
 }
 
@@ -360,6 +363,7 @@ static int query_device(struct ibv_context *ctx, struct ibv_device_attr *attr)
 			.fw_ver = "fake",
 			.node_guid = guid,
 			.sys_image_guid = guid,
+			.vendor_id = fake.config.vendor_id,
 			.max_mr_size = UINT64_MAX,
 			.page_size_cap = 4096,
 			.max_qp = fake.config.max_qp,
@@ -797,6 +801,9 @@ static void qp_remove(struct fake_qp *qp)
 static int destroy_qp(struct ibv_qp *ibv)
 {
 	struct fake_device *device = fake_qp_of(ibv)->device;
+
+	take_ms(__atomic_load_n(&device->destroy_ms, __ATOMIC_RELAXED));
+
 	int rc = command_enter("destroy_qp", device);
 
 	if (rc == EIO && device->fatal)

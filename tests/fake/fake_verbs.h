@@ -69,6 +69,7 @@ struct fake_config {
 	bool err_lands;	     /* a QP in ERR still takes the data of writes, until destroy_qp */
 	bool no_recv_flush;  /* going to ERR gives no completion for posted receives */
 	bool torn;	     /* of a write that a cut stops, a first part has landed */
+	uint32_t vendor_id;  /* as query_device tells it [0] */
 	unsigned resolve_ms; /* RTR asks for the far port's address; -ETIMEDOUT after [asks not] */
 };
 
@@ -128,6 +129,9 @@ void fake_gid_set(int device, int port, int index, const union ibv_gid *gid, int
  * their effect comes at the end of it.
  */
 void fake_hang(int device, unsigned ms);
+
+/* fake_destroy_slow - destroy_qp alone takes so long, as rxe's does with packets under way. */
+void fake_destroy_slow(int device, unsigned ms);
 
 /*
  * fake_device_fatal - IBV_EVENT_DEVICE_FATAL, then a dead device as mlx5 shows it: nothing moves

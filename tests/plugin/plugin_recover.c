@@ -490,6 +490,28 @@ static void no_call_waits(void)
 	world_close(&w, "hung commands");
 }
 
+/* A destroy that takes long holds up nothing where the reset before it is the fence. */
+static void slow_destroy(void)
+{
+	enum { SLOW_MS = 8000, RXE = 0xffffff };
+	uint64_t start;
+	struct world w;
+
+	world_open(&w, &(struct fake_config){.vendor_id = RXE}, false);
+	run_groups(&w, 20, "before");
+	for (int i = 0; i < PORTS; i++)
+		fake_destroy_slow(i, SLOW_MS);
+	start = now_ns();
+	fault_begin(FAULT_DOWN, 0);
+	run_groups(&w, 50, "slow destroy");
+	CHECK(now_ns() - start < SLOW_MS * NS_PER_MS);
+	for (int i = 0; i < PORTS; i++)
+		fake_destroy_slow(i, 0);
+	fault_end(0);
+	run_until_used(&w, (1u << PORTS) - 1, "slow destroy");
+	world_close(&w, "slow destroy");
+}
+
 /* ---- outage ---- */
 
 static bool is_failed(const struct world *w)
@@ -620,6 +642,7 @@ int main(int argc, char **argv)
 		{"ghosts", ghosts},
 		{"device_dies", device_dies},
 		{"no_call_waits", no_call_waits},
+		{"slow_destroy", slow_destroy},
 		{"outage", outage},
 		{"borrow", borrow},
 		{"borrow_off", borrow_off},

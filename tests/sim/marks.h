@@ -17,6 +17,7 @@
 	X(answer_done, "fence answered: message was over")                                         \
 	X(answer_landed, "fence answered: landed")                                                 \
 	X(answer_missing, "fence answered: missing")                                               \
+	X(ask_early, "question of what landed met an end that was not fenced yet")                 \
 	X(arrival_deleted, "arrival lost with the queue pair, not polled")                         \
 	X(arrival_in_fence, "arrival polled while its lane is fenced")                             \
 	X(clipped, "send longer than its receive")                                                 \

@@ -121,6 +121,21 @@ static void letter_marks(struct world *w, enum fabric_end end, const struct core
 	}
 }
 
+/* A question that came too early waits; the letter after it goes first. */
+static void letter_later(struct world *w, enum fabric_end end)
+{
+	struct world_owner *o = &w->owner[end];
+	struct core_letter *held = &w->letter[end][--o->head % LETTER_RING];
+	struct core_letter *next = &w->letter[end][(o->head + 1) % LETTER_RING], swap;
+
+	MARK(ask_early);
+	if (o->tail - o->head > 1) {
+		swap = *held;
+		*held = *next;
+		*next = swap;
+	}
+}
+
 void owner_letter(struct world *w, enum fabric_end end)
 {
 	struct world_owner *o = &w->owner[end];
@@ -136,6 +151,10 @@ void owner_letter(struct world *w, enum fabric_end end)
 
 	world_note(w, end == END_SEND ? "letter to sender" : "letter to receiver", in->type,
 		   in->lane, in->generation);
+	if (rc == CORE_LETTER_LATER) {
+		letter_later(w, end);
+		return;
+	}
 	w->moves++;
 	if (rc != 0) {
 		check_fail(&w->check, "core", "core_recover_letter(type %u, lane %u) says %d",
@@ -219,6 +238,23 @@ static void say_open(struct world *w, enum fabric_end end, const struct core_act
 	o->shut_ns = 0;
 }
 
+/* Who says so builds on it that neither end's queue pair can do anything any more. */
+static void say_fenced(struct world *w, enum fabric_end end, const struct core_action *a)
+{
+	const struct fabric_link *k = fabric_link(&w->fabric, a->lane, a->generation);
+
+	if (k == NULL || recover_of(w, end)->lane[a->lane].state != RL_DOWN) {
+		return; /* told late: the next generation has begun */
+	}
+	for (uint32_t e = 0; e < 2; e++) {
+		if (k->qp[e] != QP_GONE && k->qp[e] != QP_NONE) {
+			check_fail(&w->check, "fence",
+				   "lane %u is told to be fenced, but the %s's queue pair lives",
+				   a->lane, e == END_SEND ? "sender" : "receiver");
+		}
+	}
+}
+
 static void fail(struct world *w, enum fabric_end end)
 {
 	struct world_owner *o = &w->owner[end];
@@ -274,6 +310,7 @@ static void act_one(struct world *w, enum fabric_end end, const struct core_acti
 		say_failed(w, end, a->lane);
 		break;
 	case ACT_SAY_FENCED:
+		say_fenced(w, end, a);
 		break;
 	case ACT_SAY_OPEN:
 		say_open(w, end, a);

@@ -415,7 +415,8 @@ static void owners_run(struct world *w)
 		enum fabric_end end = (enum fabric_end)e;
 		struct world_owner *o = &w->owner[e];
 
-		while (o->head != o->tail && !world_failed(w)) {
+		/* Those that are there: one may be put off until a job is over. */
+		for (uint32_t n = o->tail - o->head; n != 0 && !world_failed(w); n--) {
 			owner_letter(w, end);
 			owner_act(w, end);
 		}
