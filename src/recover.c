@@ -6,12 +6,12 @@
  * away, and as its owner, so that NCCL's thread is not in it; an owner that is busy is tried again
  * a millisecond later. A look takes microseconds: what can take long is a job.
  *
- * The fence of a queue pair is one job: to ERR; the next one is created (so no number is used
- * twice running); the worker, as owner, polls until a flush completion or DRAIN_NS; it is
- * destroyed. Then the owner polls what is left, and only then the core is told. A destroy that
- * fails is tried again, except where the device is gone for good. Where RESET does all that
- * matters of a destroy, the destroy itself comes later: rxe waits in it, for seconds, for packets
- * that a dead link holds.
+ * The fence of a queue pair is one job: to ERR; the worker, as owner, polls until a flush
+ * completion or DRAIN_NS; it is reset or destroyed. Then the owner polls what is left, and only
+ * then the core is told. Where RESET does all that matters of a destroy, the destroy itself comes
+ * later: rxe waits in it, for seconds, for packets that a dead link holds. A destroy that fails is
+ * tried again, except where the device is gone for good. The next queue pair is created before the
+ * old one is destroyed, so that no number is used twice running.
  */
 #include "recover.h"
 
@@ -211,11 +211,24 @@ static void drain(struct lane_work *w)
 	}
 }
 
+static struct ibv_qp *qp_make(const struct lane_work *w)
+{
+	struct ibv_qp *qp = NULL;
+
+	/* If it fails, what keeps ghosts out is the sequence number alone. */
+	return lane_qp_create(w->comm, work_port(w), &qp) == 0 ? qp : NULL;
+}
+
 static int retire_job(struct job *job)
 {
 	struct retired *old = CONTAINER_OF(job, struct retired, job);
+	struct lane_work *w = old->work;
 
-	destroy_surely(old->comm, old->port, old->qp);
+	if (w->spare_due) {
+		w->spare_due = false;
+		w->spare = qp_make(w);
+	}
+	destroy_surely(w->comm, work_port(w)->port, old->qp);
 	return 0;
 }
 
@@ -236,39 +249,34 @@ static void old_end(struct lane_work *w)
 	const struct port *p = work_port(w)->port;
 
 	w->retired = reset_fences(p) ? calloc(1, sizeof(*w->retired)) : NULL;
-	if (w->retired != NULL && verbs.modify_qp(w->old, &attr, IBV_QP_STATE) != 0) {
-		free(w->retired);
-		w->retired = NULL;
-	}
-	if (w->retired == NULL) {
-		destroy_surely(w->comm, p, w->old);
+	if (w->retired != NULL && verbs.modify_qp(w->old, &attr, IBV_QP_STATE) == 0) {
+		w->retired->job.fn = retire_job;
+		w->retired->work = w;
+		w->retired->qp = w->old;
+		w->spare_due = w->spare == NULL;
 		return;
 	}
-	w->retired->job.fn = retire_job;
-	w->retired->comm = w->comm;
-	w->retired->port = p;
-	w->retired->qp = w->old;
+	free(w->retired);
+	w->retired = NULL;
+	w->next = qp_make(w);
+	w->next_is_init = false;
+	destroy_surely(w->comm, p, w->old);
 }
 
 static int fence_job(struct job *job)
 {
 	struct lane_work *w = CONTAINER_OF(job, struct lane_work, job);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
-	uint64_t begun = now_ns(), created, drained;
+	uint64_t begun = now_ns(), failed, drained;
 
-	(void)verbs.modify_qp(w->old, &attr, IBV_QP_STATE); /* destroying it is what counts */
-	w->next_is_init = false;
-	if (lane_qp_create(w->comm, work_port(w), &w->next) != 0) {
-		w->next = NULL; /* later: what keeps ghosts out then is the sequence number */
-	}
-	created = now_ns();
+	(void)verbs.modify_qp(w->old, &attr, IBV_QP_STATE); /* its end is what counts */
+	failed = now_ns();
 	drain(w);
 	drained = now_ns();
 	old_end(w);
-	log_trace("lane %u of %s: to ERR and the next one created in %llu us, drained in %llu us, "
-		  "%s in %llu us", w->lane, work_port(w)->port->name, us_since(begun, created),
-		  us_since(created, drained), w->retired != NULL ? "reset" : "destroyed",
-		  us_since(drained, now_ns()));
+	log_trace("lane %u of %s: to ERR in %llu us, drained in %llu us, %s in %llu us", w->lane,
+		  work_port(w)->port->name, us_since(begun, failed), us_since(failed, drained),
+		  w->retired != NULL ? "reset" : "destroyed", us_since(drained, now_ns()));
 	return 0;
 }
 
@@ -282,8 +290,11 @@ static int next_make(struct lane_work *w)
 		rc = lane_port_make(w->comm, p, 1);
 	}
 	if (rc == 0 && w->next == NULL) {
+		w->next = w->spare;
+		w->spare = NULL;
+		w->spare_due = false;
 		w->next_is_init = false;
-		rc = lane_qp_create(w->comm, p, &w->next);
+		rc = w->next == NULL ? lane_qp_create(w->comm, p, &w->next) : 0;
 	}
 	if (rc == 0 && !w->next_is_init) {
 		rc = lane_qp_init(w->next, p->port);
@@ -814,6 +825,10 @@ void recover_end(struct comm *c)
 	struct recovery *r = &c->recovery;
 
 	__atomic_store_n(&r->ending, true, __ATOMIC_RELAXED);
+	while (r->retired != NULL) {
+		job_wait(&r->retired->job);
+		retired_free(r);
+	}
 	for (uint32_t l = 0; l < CORE_LANES_MAX; l++) {
 		struct lane_work *w = &r->work[l];
 
@@ -826,14 +841,11 @@ void recover_end(struct comm *c)
 		free(w->retired);
 		w->retired = NULL;
 		qp_end(&w->next);
+		qp_end(&w->spare);
 		qp_end(&w->flush_old);
 		qp_end(&w->flush_next);
 		free(w->later);
 		w->later = NULL;
-	}
-	while (r->retired != NULL) {
-		job_wait(&r->retired->job);
-		retired_free(r);
 	}
 	for (uint32_t p = 0; p < CORE_PORTS_MAX; p++) {
 		qp_end(&r->flush_failed[p]);

@@ -24,17 +24,18 @@ struct comm;
 
 enum lane_work_phase {
 	WORK_IDLE,
-	WORK_FENCE,   /* job: to ERR, create the next, drain, reset or destroy the old */
+	WORK_FENCE,   /* job: to ERR, drain, reset or destroy */
 	WORK_PREPARE, /* job: address, next queue pair to INIT */
 	WORK_CONNECT  /* job: next queue pair to RTS */
 };
+
+struct lane_work;
 
 /* A queue pair that is fenced by its reset, until it is destroyed: that may take seconds. */
 struct retired {
 	struct job job;
 	struct retired *next;
-	const struct comm *comm;
-	const struct port *port;
+	struct lane_work *work;
 	struct ibv_qp *qp;
 };
 
@@ -51,6 +52,8 @@ struct lane_work {
 	struct log_limit limit[3]; /* of its log lines: failed, fenced, in use */
 	struct ibv_qp *old, *next;
 	struct retired *retired; /* `old` was reset, not destroyed */
+	struct ibv_qp *spare;    /* the worker's: a queue pair to come, made before its destroy */
+	bool spare_due;          /* the worker's: there is none yet, and no `next` */
 	struct ibv_qp *flush_old, *flush_next; /* receiver: of the port, if that failed too */
 	uint32_t generation;
 	uint32_t psn;

@@ -19,12 +19,13 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "log.h"
 #include "util.h"
 
-enum { EVENTS_MAX = 32, CPUS_MAX = 8192, SLEEP_MS_MAX = 3600000 };
+enum { EVENTS_MAX = 32, CPUS_MAX = 8192, SLEEP_MS_MAX = 3600000, THREAD_NICE = -10 };
 
 #define SLOT_WAKE UINT64_MAX
 
@@ -61,8 +62,10 @@ static struct {
 static __thread bool is_plugin_thread;
 
 /*
- * What every thread of ours needs: a name, and the CPUs that its creator may have given up. NCCL
- * pins the thread that calls init, and a thread inherits that.
+ * What every thread of ours needs: a name, the CPUs that its creator may have given up (NCCL pins
+ * the thread that calls init, and a thread inherits that), and to run at once when it wakes beside
+ * threads that spin: it sleeps nearly always, and traffic may stand until it has run. Who is not
+ * privileged runs at the priority of all.
  */
 static void thread_settle(const char *name)
 {
@@ -70,6 +73,7 @@ static void thread_settle(const char *name)
 	cpu_set_t *all = CPU_ALLOC(CPUS_MAX);
 
 	pthread_setname_np(pthread_self(), name);
+	(void)setpriority(PRIO_PROCESS, (id_t)gettid(), THREAD_NICE);
 	if (!all) {
 		return;
 	}
