@@ -19,26 +19,11 @@ static struct proxy to_other, to_us;
 
 /* ---- the process that echoes ---- */
 
-static int role_echo(int fd)
+static int role_behind(int fd)
 {
-	struct wire_handle h;
-	struct wire_addr real;
-	char end;
+	const struct proxy *told = &to_other;
 
-	rec.echo = true;
-	memset(&h, 0, sizeof(h));
-	if (control_start(&recorder)) {
-		return 2;
-	}
-	real = ctl.listener[0].addr;
-	proxy_announce(&to_other, 0);
-	if (control_listen(&h) || !pipe_put(fd, &h, sizeof(h)) ||
-	    !pipe_put(fd, &real, sizeof(real))) {
-		return 3;
-	}
-	pipe_take(fd, &end, 1);
-	control_stop();
-	return 0;
+	return proxy_role_echo(fd, &told, 1);
 }
 
 /* ---- the attacker ---- */
@@ -295,9 +280,8 @@ static void check_abuse(struct other *echo, struct other *attacker)
 	uint64_t since;
 	uint32_t count;
 
-	CHECK(pipe_take(echo->fd, &h, sizeof(h)) && pipe_take(echo->fd, &real, sizeof(real)));
-	memset(&mine, 0, sizeof(mine));
-	CHECK(control_start(&recorder) == 0 && control_listen(&mine) == 0);
+	CHECK(proxy_take_echo(echo, &h, &real));
+	CHECK(world_listen(&mine) == 0);
 	CHECK(pipe_put(attacker->fd, &real, sizeof(real)) &&
 	      pipe_put(attacker->fd, &mine, sizeof(mine)));
 	proxy_announce(&to_us, 0);
@@ -340,7 +324,7 @@ int main(void)
 	world_limits = true;
 	proxy_make(&to_other, 11);
 	proxy_make(&to_us, 12);
-	echo = other_start(role_echo); /* before there are threads */
+	echo = other_start(role_behind); /* before there are threads */
 	attacker = other_start(role_attack);
 	check_abuse(&echo, &attacker);
 	CHECK(other_join(&attacker) == 0); /* it holds a copy of the stream to the other */
