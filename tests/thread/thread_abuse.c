@@ -5,40 +5,31 @@
  * A plain program (Criterion aborts under TSan). Three processes: this one, whose port is attacked;
  * one that echoes; the attacker, which also runs the proxies that cut between the two, so that the
  * descriptors counted here are only our own.
+ *
+ *	thread_abuse [N]	N connections opened and closed at once, and N held open together
+ *				(needs leave for so many descriptors: root); without N some, and
+ *				none held
  */
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <dirent.h>
+#include <sys/resource.h>
 
 #include "unit/net_proxy.h"
 
-enum { STRANGERS = 300, LORIS = 100, FLOOD = 3000, NEWCOMERS = 20, LINES_PER_S = 8, CUTS = 20 };
+enum { STRANGERS = 300, LORIS = 100, FLOOD = 10000, NEWCOMERS = 20, LINES_PER_S = 8, CUTS = 20 };
 
 static struct proxy to_other, to_us;
+static unsigned flood, held; /* connections: opened and closed at once, held open together */
 
 /* ---- the process that echoes ---- */
 
-static int role_echo(int fd)
+static int role_behind(int fd)
 {
-	struct wire_handle h;
-	struct wire_addr real;
-	char end;
+	const struct proxy *told = &to_other;
 
-	rec.echo = true;
-	memset(&h, 0, sizeof(h));
-	if (control_start(&recorder)) {
-		return 2;
-	}
-	real = ctl.listener[0].addr;
-	proxy_announce(&to_other, 0);
-	if (control_listen(&h) || !pipe_put(fd, &h, sizeof(h)) ||
-	    !pipe_put(fd, &real, sizeof(real))) {
-		return 3;
-	}
-	pipe_take(fd, &end, 1);
-	control_stop();
-	return 0;
+	return proxy_role_echo(fd, &told, 1);
 }
 
 /* ---- the attacker ---- */
@@ -162,7 +153,7 @@ static uint32_t cuts(void)
 static void *open_and_close(void *arg)
 {
 	(void)arg;
-	for (unsigned i = 0; i < scaled(FLOOD); i++) {
+	for (unsigned i = 0; i < flood; i++) {
 		close(raw_connect(&victim.addr[0]));
 	}
 	while (cuts() < CUTS) { /* no rest before the session has seen it all */
@@ -171,6 +162,23 @@ static void *open_and_close(void *arg)
 		}
 		usleep(10000);
 	}
+	return NULL;
+}
+
+/* All open at this end until the last is; the other end closes each of them by itself. */
+static void *hold_many(void *arg)
+{
+	int *fd = calloc(held + 1, sizeof(*fd));
+
+	(void)arg;
+	CHECK(fd != NULL);
+	for (unsigned i = 0; i < held; i++) {
+		fd[i] = raw_connect(&victim.addr[0]);
+	}
+	for (unsigned i = 0; i < held; i++) {
+		until_closed(fd[i]);
+	}
+	free(fd);
 	return NULL;
 }
 
@@ -204,8 +212,9 @@ static void *newcomer(void *arg)
 
 static int role_attack(int fd)
 {
-	static void *(*const attack[])(void *) = {garbage,      oversize,       truncated,
-						  wrong_secret, open_and_close, newcomer};
+	static void *(*const attack[])(void *) = {garbage,	  oversize,	  truncated,
+						  wrong_secret,	  open_and_close, hold_many,
+						  newcomer};
 	pthread_t thread[ARRAY_SIZE(attack)], loris;
 	struct wire_addr behind;
 	uint32_t count;
@@ -295,9 +304,8 @@ static void check_abuse(struct other *echo, struct other *attacker)
 	uint64_t since;
 	uint32_t count;
 
-	CHECK(pipe_take(echo->fd, &h, sizeof(h)) && pipe_take(echo->fd, &real, sizeof(real)));
-	memset(&mine, 0, sizeof(mine));
-	CHECK(control_start(&recorder) == 0 && control_listen(&mine) == 0);
+	CHECK(proxy_take_echo(echo, &h, &real));
+	CHECK(world_listen(&mine) == 0);
 	CHECK(pipe_put(attacker->fd, &real, sizeof(real)) &&
 	      pipe_put(attacker->fd, &mine, sizeof(mine)));
 	proxy_announce(&to_us, 0);
@@ -332,15 +340,35 @@ static void check_abuse(struct other *echo, struct other *attacker)
 	control_stop();
 }
 
-int main(void)
+static void options(int argc, char **argv)
+{
+	struct rlimit files;
+
+	flood = scaled(FLOOD);
+	if (argc < 2) {
+		alarm(110);
+		return;
+	}
+	alarm(1100);
+	flood = held = (unsigned)strtoul(argv[1], NULL, 10);
+	CHECK(argc == 2 && held > 0 && held <= 20000); /* there are 28,000 ports to come from */
+	CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0);
+	if (files.rlim_cur < held + 1024) {
+		files.rlim_cur = held + 1024;
+		files.rlim_max = files.rlim_max < files.rlim_cur ? files.rlim_cur : files.rlim_max;
+		CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0);
+	}
+}
+
+int main(int argc, char **argv)
 {
 	struct other echo, attacker;
 
-	alarm(110);
+	options(argc, argv);
 	world_limits = true;
 	proxy_make(&to_other, 11);
 	proxy_make(&to_us, 12);
-	echo = other_start(role_echo); /* before there are threads */
+	echo = other_start(role_behind); /* before there are threads */
 	attacker = other_start(role_attack);
 	check_abuse(&echo, &attacker);
 	CHECK(other_join(&attacker) == 0); /* it holds a copy of the stream to the other */

@@ -62,11 +62,10 @@ static void flow(const struct wire_handle *h, unsigned copies)
 	CHECK(rec_now().downs == 0);
 }
 
-static void echo(bool on)
+static void forget(void)
 {
 	pthread_mutex_lock(&world_lock);
 	memset(&rec, 0, sizeof(rec));
-	rec.echo = on;
 	pthread_mutex_unlock(&world_lock);
 }
 
@@ -74,28 +73,10 @@ static void check_self(void)
 {
 	struct wire_handle h;
 
-	memset(&h, 0, sizeof(h));
-	echo(false);
-	CHECK(control_start(&recorder) == 0);
-	CHECK(control_listen(&h) == 0);
+	forget();
+	CHECK(world_listen(&h) == 0);
 	flow(&h, 1);
 	control_stop();
-}
-
-/* Echoes until the stream to it closes, or it is killed. */
-static int role_echo(int fd)
-{
-	struct wire_handle h;
-	char end;
-
-	echo(true);
-	memset(&h, 0, sizeof(h));
-	if (control_start(&recorder) || control_listen(&h) || !pipe_put(fd, &h, sizeof(h))) {
-		return 2;
-	}
-	pipe_take(fd, &end, 1);
-	control_stop();
-	return 0;
 }
 
 /* Sends until the peer is gone, then dials anew until that is refused too. */
@@ -120,7 +101,7 @@ static void check_other(struct other *o)
 	struct wire_handle h;
 
 	CHECK(pipe_take(o->fd, &h, sizeof(h)));
-	echo(false);
+	forget();
 	control_limits.refused_ns = 50 * NS_PER_MS;
 	control_limits.pause_ns = 10 * NS_PER_MS;
 	CHECK(control_start(&recorder) == 0);
@@ -145,9 +126,7 @@ static void *life_caller(void *arg)
 		struct wire_handle h;
 		struct peer *peer;
 
-		memset(&h, 0, sizeof(h));
-		CHECK(control_start(&recorder) == 0);
-		CHECK(control_listen(&h) == 0);
+		CHECK(world_listen(&h) == 0);
 		CHECK(peer_get(&h, &peer) == 0);
 		CHECK(send_seq(peer, 0, 64) == 0);
 		if (i % 2) {
@@ -163,7 +142,7 @@ static void *life_caller(void *arg)
 
 static void check_lives(void)
 {
-	echo(false);
+	forget();
 	run_together(3, life_caller, NULL);
 	CHECK(rec_now().downs == 0);
 }

@@ -235,4 +235,36 @@ static inline void proxy_announce(const struct proxy *p, unsigned i)
 	pthread_mutex_unlock(&ctl.lock);
 }
 
+/*
+ * role_echo behind proxies: this process tells their addresses as its own. Its stream says its
+ * handle, then its real address.
+ */
+static inline int proxy_role_echo(int fd, const struct proxy *const *told, unsigned count)
+{
+	struct wire_handle h;
+	struct wire_addr real;
+
+	rec.echo = true;
+	memset(&h, 0, sizeof(h));
+	if (control_start(&recorder)) {
+		return 2;
+	}
+	real = ctl.listener[0].addr;
+	for (unsigned i = 0; i < count; i++) {
+		proxy_announce(told[i], i);
+	}
+	if (control_listen(&h) || !pipe_put(fd, &h, sizeof(h)) ||
+	    !pipe_put(fd, &real, sizeof(real))) {
+		return 3;
+	}
+	return role_stay(fd);
+}
+
+/* What it says. */
+static inline bool proxy_take_echo(const struct other *o, struct wire_handle *h,
+				   struct wire_addr *real)
+{
+	return pipe_take(o->fd, h, sizeof(*h)) && pipe_take(o->fd, real, sizeof(*real));
+}
+
 #endif

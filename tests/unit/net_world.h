@@ -112,6 +112,15 @@ static inline int send_seq(struct peer *peer, uint64_t seq, size_t bytes)
 	return peer_send(peer, WIRE_KEYS, 5, body, bytes);
 }
 
+/* Starts the control plane and a listen: 0, or what either said. */
+static inline int world_listen(struct wire_handle *h)
+{
+	int rc = control_start(&recorder);
+
+	memset(h, 0, sizeof(*h));
+	return rc ? rc : control_listen(h);
+}
+
 /* ---- another process ---- */
 
 struct other {
@@ -158,6 +167,33 @@ static inline bool pipe_put(int fd, const void *from, size_t bytes)
 static inline bool pipe_take(int fd, void *to, size_t bytes)
 {
 	return recv(fd, to, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+/* ---- what it does: roles for other_start ---- */
+
+/* Listens and says where. */
+static inline bool role_listen(int fd)
+{
+	struct wire_handle h;
+
+	return world_listen(&h) == 0 && pipe_put(fd, &h, sizeof(h));
+}
+
+/* Goes on until the stream to it closes, or it is killed. */
+static inline int role_stay(int fd)
+{
+	char end;
+
+	pipe_take(fd, &end, 1);
+	control_stop();
+	return 0;
+}
+
+/* Listens, says where, and echoes. */
+static inline int role_echo(int fd)
+{
+	rec.echo = true;
+	return role_listen(fd) ? role_stay(fd) : 2;
 }
 
 /* ---- raw TCP ---- */

@@ -16,39 +16,30 @@ static struct wire_handle started(void)
 {
 	struct wire_handle h;
 
-	memset(&h, 0, sizeof(h));
-	cr_assert_eq(control_start(&recorder), 0);
-	cr_assert_eq(control_listen(&h), 0);
+	cr_assert_eq(world_listen(&h), 0);
 	return h;
 }
 
 /* ---- two processes ---- */
 
-/* Listens, says where, echoes until the stream to it closes. */
-static int role_echo(int fd)
+/* Starts the other and the control plane here, and dials: the peer. */
+static struct peer *met(struct other *o, int (*role)(int fd), struct wire_handle *h)
 {
-	struct wire_handle h;
-	char end;
+	struct peer *peer;
 
-	rec.echo = true;
-	memset(&h, 0, sizeof(h));
-	if (control_start(&recorder) || control_listen(&h) || !pipe_put(fd, &h, sizeof(h))) {
-		return 2;
-	}
-	pipe_take(fd, &end, 1);
-	control_stop();
-	return 0;
+	*o = other_start(role);
+	cr_assert(pipe_take(o->fd, h, sizeof(*h)));
+	started();
+	cr_assert_eq(peer_get(h, &peer), 0);
+	return peer;
 }
 
 Test(control, hello_brings_two_processes_together)
 {
-	struct other o = other_start(role_echo);
+	struct other o;
 	struct wire_handle h;
-	struct peer *peer, *again;
+	struct peer *peer = met(&o, role_echo, &h), *again;
 
-	cr_assert(pipe_take(o.fd, &h, sizeof(h)));
-	started();
-	cr_assert_eq(peer_get(&h, &peer), 0);
 	cr_assert_eq(send_seq(peer, 0, 100), 0, "queues while it dials");
 	cr_assert(EVENTUALLY(rec_now().messages == 1));
 	cr_assert_eq(rec_now().last_target, 6);
@@ -100,13 +91,10 @@ Test(control, a_process_is_its_own_peer)
 
 Test(control, messages_of_the_largest_size_go_both_ways)
 {
-	struct other o = other_start(role_echo);
+	struct other o;
 	struct wire_handle h;
-	struct peer *peer;
+	struct peer *peer = met(&o, role_echo, &h);
 
-	cr_assert(pipe_take(o.fd, &h, sizeof(h)));
-	started();
-	cr_assert_eq(peer_get(&h, &peer), 0);
 	for (unsigned i = 0; i < 200; i++) {
 		size_t bytes = i % 3 ? 8 + i : WIRE_BODY_MAX - i;
 
@@ -119,27 +107,12 @@ Test(control, messages_of_the_largest_size_go_both_ways)
 	cr_assert_eq(other_join(&o), 0);
 }
 
-static int role_vanish(int fd)
-{
-	struct wire_handle h;
-
-	memset(&h, 0, sizeof(h));
-	if (control_start(&recorder) || control_listen(&h) || !pipe_put(fd, &h, sizeof(h))) {
-		return 2;
-	}
-	pause();
-	return 0;
-}
-
 Test(control, a_killed_peer_is_reported_once)
 {
-	struct other o = other_start(role_vanish);
+	struct other o;
 	struct wire_handle h;
-	struct peer *peer;
+	struct peer *peer = met(&o, role_echo, &h);
 
-	cr_assert(pipe_take(o.fd, &h, sizeof(h)));
-	started();
-	cr_assert_eq(peer_get(&h, &peer), 0);
 	*peer_data(peer) = &h;
 	cr_assert(EVENTUALLY(peer_state(peer) == PEER_UP));
 	kill(o.pid, SIGKILL);
@@ -168,11 +141,9 @@ enum { STOP_MESSAGES = 2000 };
 /* Counts what came before BYE; exits 0 if that was all of it. */
 static int role_count(int fd)
 {
-	struct wire_handle h;
 	struct recorded got;
 
-	memset(&h, 0, sizeof(h));
-	if (control_start(&recorder) || control_listen(&h) || !pipe_put(fd, &h, sizeof(h))) {
+	if (!role_listen(fd)) {
 		return 2;
 	}
 	if (!EVENTUALLY(rec_now().downs == 1)) {
@@ -185,13 +156,10 @@ static int role_count(int fd)
 
 Test(control, the_last_stop_sends_what_is_queued_and_bye)
 {
-	struct other o = other_start(role_count);
+	struct other o;
 	struct wire_handle h;
-	struct peer *peer;
+	struct peer *peer = met(&o, role_count, &h);
 
-	cr_assert(pipe_take(o.fd, &h, sizeof(h)));
-	started();
-	cr_assert_eq(peer_get(&h, &peer), 0);
 	cr_assert(EVENTUALLY(peer_state(peer) == PEER_UP));
 	for (unsigned i = 0; i < STOP_MESSAGES; i++) {
 		cr_assert_eq(send_seq(peer, i, 1024), 0);
@@ -225,8 +193,7 @@ static int cross_once(int fd)
 	int rc = 0;
 
 	memset(&rec, 0, sizeof(rec));
-	memset(&mine, 0, sizeof(mine));
-	if (control_start(&recorder) || control_listen(&mine)) {
+	if (world_listen(&mine)) {
 		return 10;
 	}
 	if (!pipe_put(fd, &mine, sizeof(mine)) || !pipe_take(fd, &theirs, sizeof(theirs)) ||
@@ -921,7 +888,7 @@ Test(control, a_forked_child_does_not_touch_its_parents)
 		if (peer_get(&h, &own) != -ESHUTDOWN || control_listen(&mine) != -ESHUTDOWN) {
 			_exit(1);
 		}
-		if (control_start(&recorder) || control_listen(&mine) || peer_get(&mine, &own)) {
+		if (world_listen(&mine) || peer_get(&mine, &own)) {
 			_exit(2);
 		}
 		if (!EVENTUALLY(peer_state(own) == PEER_UP)) {

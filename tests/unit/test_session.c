@@ -17,46 +17,25 @@
 static struct proxy to_other, to_other_too, to_us;
 static bool has_two_ways; /* the other end is told of at two addresses */
 
-/* Echoes until the stream to it closes. */
-static int role_echo(int fd)
+static int role_behind(int fd)
 {
-	struct wire_handle h;
-	struct wire_addr real;
-	char end;
+	const struct proxy *told[] = {&to_other, &to_other_too};
 
-	rec.echo = true;
-	memset(&h, 0, sizeof(h));
-	if (control_start(&recorder)) {
-		return 2;
-	}
-	real = ctl.listener[0].addr;
-	proxy_announce(&to_other, 0);
-	if (has_two_ways) {
-		proxy_announce(&to_other_too, 1);
-	}
-	if (control_listen(&h) || !pipe_put(fd, &h, sizeof(h)) ||
-	    !pipe_put(fd, &real, sizeof(real))) {
-		return 3;
-	}
-	pipe_take(fd, &end, 1);
-	control_stop();
-	return 0;
+	return proxy_role_echo(fd, told, has_two_ways ? 2 : 1);
 }
 
 /* Starts all and returns the peer, UP. */
 static struct peer *world_start(struct other *o, uint64_t seed)
 {
-	struct wire_handle h, mine;
+	struct wire_handle h;
 	struct wire_addr real;
 	struct peer *peer;
 
 	proxy_make(&to_other, seed);
 	proxy_make(&to_other_too, seed + 1);
 	proxy_make(&to_us, seed + 2);
-	*o = other_start(role_echo);
-	cr_assert(pipe_take(o->fd, &h, sizeof(h)));
-	cr_assert(pipe_take(o->fd, &real, sizeof(real)));
-	memset(&mine, 0, sizeof(mine));
+	*o = other_start(role_behind);
+	cr_assert(proxy_take_echo(o, &h, &real));
 	cr_assert_eq(control_start(&recorder), 0);
 	proxy_start(&to_us, &ctl.listener[0].addr);
 	proxy_announce(&to_us, 0);
@@ -275,24 +254,9 @@ Test(session, a_watched_peer_is_found_silent_though_nothing_is_sent)
 }
 
 /* No proxies: the kernel answers for the dead. */
-static int role_plain(int fd)
-{
-	struct wire_handle h;
-	char end;
-
-	rec.echo = true;
-	memset(&h, 0, sizeof(h));
-	if (control_start(&recorder) || control_listen(&h) || !pipe_put(fd, &h, sizeof(h))) {
-		return 2;
-	}
-	pipe_take(fd, &end, 1);
-	control_stop();
-	return 0;
-}
-
 Test(session, a_killed_process_is_found_dead_in_time)
 {
-	struct other o = other_start(role_plain);
+	struct other o = other_start(role_echo);
 	struct wire_handle h;
 	struct peer *peer;
 	uint64_t since;
@@ -318,15 +282,13 @@ Test(session, a_killed_process_is_found_dead_in_time)
 
 Test(session, an_accepted_peer_that_is_killed_is_found_dead_too)
 {
-	struct other o = other_start(role_plain);
+	struct other o = other_start(role_echo);
 	struct wire_handle h, mine;
 	struct peer *peer, *accepted;
 
 	control_limits.refused_ns = 500 * NS_PER_MS;
-	memset(&mine, 0, sizeof(mine));
 	cr_assert(pipe_take(o.fd, &h, sizeof(h)));
-	cr_assert_eq(control_start(&recorder), 0);
-	cr_assert_eq(control_listen(&mine), 0);
+	cr_assert_eq(world_listen(&mine), 0);
 	cr_assert_eq(peer_get(&h, &peer), 0);
 	exchange(peer, 10, 100);
 	shutdown(peer->conn->watch.fd, SHUT_RDWR); /* now either end dials */
@@ -373,18 +335,25 @@ static void raw_message(struct raw *r, uint64_t seq)
 	raw_send(r->fd, WIRE_KEYS, &seq, sizeof(seq));
 }
 
-/* A session with one message from each end. */
-static struct raw raw_session(void)
+/* A session that has just begun. */
+static struct raw raw_first(void)
 {
-	uint8_t body[WIRE_BODY_MAX];
 	struct raw r;
-	size_t bytes;
 
 	memset(&r, 0, sizeof(r));
-	cr_assert_eq(control_start(&recorder), 0);
-	cr_assert_eq(control_listen(&r.mine), 0);
+	cr_assert_eq(world_listen(&r.mine), 0);
 	r.hello = raw_hello_make(42, r.mine.secret);
 	cr_assert_eq(raw_greet(&r), WIRE_WELCOME);
+	return r;
+}
+
+/* One with a message from each end. */
+static struct raw raw_session(void)
+{
+	struct raw r = raw_first();
+	uint8_t body[WIRE_BODY_MAX];
+	size_t bytes;
+
 	cr_assert(r.welcome.received == 0 && r.welcome.from == 0);
 	raw_message(&r, 0);
 	cr_assert(EVENTUALLY(rec_now().messages == 1));
@@ -498,15 +467,9 @@ Test(session, a_stranger_cannot_take_over)
 
 Test(session, the_first_hello_may_come_again_though_its_listen_has_closed)
 {
-	struct raw r;
-	uint64_t id;
+	struct raw r = raw_first();
+	uint64_t id = r.welcome.mine;
 
-	memset(&r, 0, sizeof(r));
-	cr_assert_eq(control_start(&recorder), 0);
-	cr_assert_eq(control_listen(&r.mine), 0);
-	r.hello = raw_hello_make(42, r.mine.secret);
-	cr_assert_eq(raw_greet(&r), WIRE_WELCOME);
-	id = r.welcome.mine;
 	close(r.fd); /* as if WELCOME had been lost */
 	control_unlisten(r.mine.listen_id);
 	cr_assert_eq(raw_greet(&r), WIRE_WELCOME);
