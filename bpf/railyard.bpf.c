@@ -602,6 +602,19 @@ static __always_inline int op_row(const struct railmap_publish *p, __u32 *index_
 	return 0;
 }
 
+static __always_inline void hw_fill(struct railmap_row *row, const struct railmap_publish *p)
+{
+	uint64_t *to = &row->hw_rx_pkts;
+
+	row->hw_valid = p->hw_valid;
+	row->hw_sample_ns = bpf_ktime_get_ns();
+	row->hw_src = RAILMAP_SRC_PUBLISH;
+#pragma unroll
+	for (int i = 0; i < RAILMAP_HW_COUNT; i++) {
+		to[i] = p->hw_wrap32 >> i & 1 ? railmap_extend32(to[i], (__u32)p->hw[i]) : p->hw[i];
+	}
+}
+
 static __always_inline int op_hw(const struct railmap_publish *p)
 {
 	struct railmap_row *row = row_get(p->index);
@@ -612,9 +625,7 @@ static __always_inline int op_hw(const struct railmap_publish *p)
 	if (!seq_begin(&row->hw_seq)) {
 		return -EBUSY; /* another sampler is at it: its figures are as good */
 	}
-	row->hw_valid = p->hw_valid;
-	row->hw_sample_ns = bpf_ktime_get_ns();
-	__builtin_memcpy(&row->hw_rx_pkts, p->hw, sizeof(p->hw));
+	hw_fill(row, p);
 	seq_end(&row->hw_seq);
 	return 0;
 }

@@ -11,6 +11,7 @@
  *
  * Rules that readers may rely on:
  *  - Counters are raw, monotonic, 64 bits, aligned: a plain load is enough.
+ *    Those of the hw part begin anew when the driver does.
  *    Rates and thresholds are the reader's business.
  *  - All times are CLOCK_MONOTONIC nanoseconds of the initial time namespace.
  *  - Each 64-byte line has one kind of writer, named at the line.
@@ -53,6 +54,9 @@ enum railmap_why {
 	RAILMAP_WHY_CARRIER = 1, /* no carrier */
 	RAILMAP_WHY_ADMIN = 2,	 /* set down by an administrator */
 	RAILMAP_WHY_AT_LOAD = 3, /* was down when the row was made */
+	RAILMAP_WHY_PORT = 4,	 /* the RDMA port said so (no netdev) */
+	RAILMAP_WHY_FATAL = 5,	 /* the RDMA device failed */
+	RAILMAP_WHY_COUNT = 6,
 };
 
 /* Bits of railmap_row.flags. */
@@ -76,6 +80,13 @@ enum railmap_hw {
 	RAILMAP_HW_RX_PAUSE,
 	RAILMAP_HW_TX_PAUSE,
 	RAILMAP_HW_COUNT,
+};
+
+/* Who wrote the hw part (hw_src). */
+enum railmap_src {
+	RAILMAP_SRC_NONE = 0,
+	RAILMAP_SRC_PUBLISH = 1, /* a reader of RDMA netlink, through OP_HW */
+	RAILMAP_SRC_TAP = 2,	 /* a driver tap saw somebody else's read */
 };
 
 struct railmap_hdr {
@@ -123,7 +134,7 @@ struct railmap_row {
 	uint32_t link_down_why;	     /* enum railmap_why */
 	uint32_t carrier_down_count; /* of the netdev, at the latest event: also */
 	uint32_t carrier_up_count;   /* counts flaps too short for an event */
-	uint32_t reserved1;
+	uint32_t ib_event;	     /* latest enum ib_event_type of the port; 0 = none seen */
 	uint64_t tx_timeouts; /* transmit watchdog fired */
 	uint64_t tx_timeout_ns;
 
@@ -137,8 +148,8 @@ struct railmap_row {
 	uint64_t soft_rx_nak; /* NAK: the peer saw loss or an error */
 	uint64_t soft_rx_rnr; /* RNR NAK: the peer's process was not ready */
 
-	/* Lines 3 and 4, the NIC's counters. Writer: the publish program.
-	 * All under hw_seq. */
+	/* Lines 3 and 4, the NIC's counters. Writers: the publish program and the
+	 * driver taps, one at a time, whoever gets hw_seq. All under hw_seq. */
 	uint32_t hw_seq;
 	uint32_t hw_valid;     /* bits: enum railmap_hw */
 	uint64_t hw_sample_ns; /* when they were read; 0 = never */
@@ -154,7 +165,9 @@ struct railmap_row {
 	uint64_t hw_rx_discard;
 	uint64_t hw_rx_pause; /* PFC pause frames got */
 	uint64_t hw_tx_pause; /* PFC pause frames sent: this host is slow */
-	uint64_t reserved2[2];
+	uint32_t hw_src;      /* enum railmap_src: who wrote this sample */
+	uint32_t reserved1;
+	uint64_t reserved2;
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct railmap_hdr) == 128, "header is two lines");
@@ -167,6 +180,19 @@ _Static_assert(__builtin_offsetof(struct railmap_row, hw_tx_pause) ==
 		       __builtin_offsetof(struct railmap_row, hw_rx_pkts) +
 			       8ul * RAILMAP_HW_TX_PAUSE,
 	       "counters stand in the order of enum railmap_hw");
+
+/*
+ * railmap_extend32 - a driver's 32-bit counter made one of 64 bits.
+ * @before: what the row says; @raw: what the driver says now
+ * Less than before is a wrap if that is less than half a turn ahead, else the driver began anew,
+ * and so does the result. Whoever writes a hw part uses it: OP_HW does, for the bits of hw_wrap32.
+ */
+static inline uint64_t railmap_extend32(uint64_t before, uint32_t raw)
+{
+	uint32_t ahead = raw - (uint32_t)before;
+
+	return raw < (uint32_t)before && ahead >= 0x80000000u ? raw : before + ahead;
+}
 
 /*
  * The pinned "publish" program (SEC("syscall"), run by BPF_PROG_TEST_RUN) is
@@ -214,7 +240,7 @@ struct railmap_publish {
 	char pci[RAILMAP_NAME_BYTES];
 	/* HW */
 	uint32_t hw_valid;
-	uint32_t reserved2;
+	uint32_t hw_wrap32; /* bits: enum railmap_hw: the driver's counter has 32 bits */
 	uint64_t hw[RAILMAP_HW_COUNT];
 };
 

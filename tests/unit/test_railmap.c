@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "railmap.h"
+#include "railmap_names.h"
 
 #define MS 1000000ull
 
@@ -527,4 +528,35 @@ Test(pressure, without_packet_counts_marks_still_tell)
 		value = flow_window(&f, 0, 41);
 	}
 	cr_assert(value > 110 && value < 140, "%u", value);
+}
+
+/* ---- counters of the drivers ---- */
+
+Test(railmap, names_of_counters_find_their_field)
+{
+	bool wrap32;
+
+	cr_assert_eq(railmap_field("rp_cnp_handled", &wrap32), RAILMAP_HW_RX_CNP);
+	cr_assert(!wrap32);
+	cr_assert_eq(railmap_field("packet_seq_err", &wrap32), RAILMAP_HW_RX_NAK_SEQ);
+	cr_assert(wrap32);
+	cr_assert_eq(railmap_field("rcvd_rnr_err", &wrap32), RAILMAP_HW_RX_RNR);
+	cr_assert_eq(railmap_field("duplicate_request", &wrap32), -ENOENT);
+	cr_assert_eq(railmap_field("", &wrap32), -ENOENT);
+}
+
+Test(railmap, a_32_bit_counter_goes_on_behind_its_wrap)
+{
+	cr_assert_eq(railmap_extend32(0, 5), 5);
+	cr_assert_eq(railmap_extend32(5, 5), 5);
+	cr_assert_eq(railmap_extend32(0, 0xfffffff0u), 0xfffffff0u);
+	cr_assert_eq(railmap_extend32(0xfffffff0u, 0x10), 0x100000010ull);
+	cr_assert_eq(railmap_extend32(0x100000010ull, 0x90000000u), 0x190000000ull);
+}
+
+Test(railmap, a_32_bit_counter_that_began_anew_is_no_wrap)
+{
+	cr_assert_eq(railmap_extend32(1000, 7), 7, "the driver was loaded again");
+	cr_assert_eq(railmap_extend32(7, 9), 9);
+	cr_assert_eq(railmap_extend32(0x1000003e8ull, 0), 0);
 }

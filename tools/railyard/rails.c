@@ -35,13 +35,18 @@ static uint64_t clock_ns(void)
 
 static const char *link_word(const struct railmap_view *view)
 {
-	static const char *const down[] = {"down", "down", "admin down", "down"};
+	static const char *const down[RAILMAP_WHY_COUNT] = {
+		[RAILMAP_WHY_ADMIN] = "admin down",
+		[RAILMAP_WHY_FATAL] = "device failed",
+	};
+	const char *word;
 
 	switch (view->link) {
 	case RAILMAP_STATE_UP:
 		return "up";
 	case RAILMAP_STATE_DOWN:
-		return down[view->down_why & 3];
+		word = view->down_why < RAILMAP_WHY_COUNT ? down[view->down_why] : NULL;
+		return word ? word : "down";
 	case RAILMAP_STATE_UNKNOWN:
 		break;
 	}
