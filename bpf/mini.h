@@ -119,6 +119,35 @@ struct sk_buff {
 	__be16 protocol;
 };
 
+struct rdma_stat_desc {
+	const char *name;
+};
+
+struct rdma_hw_stats {
+	const struct rdma_stat_desc *descs;
+	int num_counters;
+	__u64 value[];
+};
+
+struct ib_device {
+	char name[64];
+};
+
+/* An enum, as the kernel has it: an int here would not match. */
+enum ib_event_type {
+	IB_EVENT_DEVICE_FATAL = 8,
+	IB_EVENT_PORT_ACTIVE = 9,
+	IB_EVENT_PORT_ERR = 10,
+};
+
+struct ib_event {
+	struct ib_device *device;
+	union {
+		__u32 port_num;
+	} element;
+	enum ib_event_type event;
+};
+
 #pragma clang attribute pop
 
 #endif

@@ -61,10 +61,8 @@ static int try_load(const char *program)
 	return ret;
 }
 
-void hook_missing(struct hook_status *status, enum railmap_hook hook, int err)
+void hook_refused(struct hook_status *status, const char *kind, int err)
 {
-	const char *kind = hook_infos[hook].tier == 2 ? "fentry programs" : "this program";
-
 	status->state = HOOK_MISSING;
 	switch (-err) {
 	case EPERM:
@@ -81,6 +79,11 @@ void hook_missing(struct hook_status *status, enum railmap_hook hook, int err)
 	default:
 		snprintf(status->why, sizeof(status->why), "%s", strerror(-err));
 	}
+}
+
+void hook_missing(struct hook_status *status, enum railmap_hook hook, int err)
+{
+	hook_refused(status, hook_infos[hook].tier == 2 ? "fentry programs" : "this program", err);
 }
 
 static int probe_base(void)
@@ -128,22 +131,24 @@ int hooks_probe(bool soft, struct hook_status status[RAILMAP_HOOK_COUNT])
 	return 0;
 }
 
-void hooks_print(const struct hook_status status[RAILMAP_HOOK_COUNT])
+void hook_print(const struct hook_status *status, const char *name, const char *gives)
 {
 	static const char *const words[] = {"live", "off", "missing"};
 
+	printf("  %-8s %-23s ", words[status->state], name);
+	printf("%s\n", status->state == HOOK_LIVE ? gives : status->why);
+}
+
+void hooks_print(const struct hook_status status[RAILMAP_HOOK_COUNT])
+{
 	printf("hooks:\n");
 	for (int i = 0; i < RAILMAP_HOOK_COUNT; i++) {
 		const struct hook_info *info = &hook_infos[i];
-		const struct hook_status *s = &status[i];
+		struct hook_status s = status[i];
 
-		printf("  %-8s %-21s ", words[s->state], info->name);
-		if (s->state == HOOK_LIVE) {
-			printf("%s\n", info->gives);
-		} else if (s->state == HOOK_OFF) {
-			printf("%s\n", s->why);
-		} else {
-			printf("%s: %s\n", s->why, info->without);
+		if (s.state == HOOK_MISSING) {
+			snprintf(s.why, sizeof(s.why), "%.60s: %.64s", status[i].why, info->without);
 		}
+		hook_print(&s, info->name, info->gives);
 	}
 }

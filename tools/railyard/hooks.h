@@ -45,6 +45,12 @@ int hooks_probe(bool soft, struct hook_status status[RAILMAP_HOOK_COUNT]);
 /* hook_missing - note that a hook failed with `err` (negative errno), in plain words. */
 void hook_missing(struct hook_status *status, enum railmap_hook hook, int err);
 
+/* hook_refused - the same for any program; `kind` names such programs. */
+void hook_refused(struct hook_status *status, const char *kind, int err);
+
+/* hook_print - one line: live and what it gives, or why it is not. */
+void hook_print(const struct hook_status *status, const char *name, const char *gives);
+
 void hooks_print(const struct hook_status status[RAILMAP_HOOK_COUNT]);
 
 #endif
