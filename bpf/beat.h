@@ -28,9 +28,12 @@ static __always_inline bool is_rail(struct railmap_row *row, __u32 index, struct
 
 	ix_of(dev, &key);
 	if (key.netns == row->netns && key.ifindex == row->ifindex) {
+		if (!same_ifname(dev, row)) {
+			row_renamed(row, index, dev);
+		}
 		return 1;
 	}
-	if (row_by_pci(dev) != (int)index) {
+	if (row_by_identity(dev) != (int)index) {
 		return 0;
 	}
 	row_moved(row, index, dev, &key);

@@ -52,6 +52,33 @@ int BPF_PROG(on_qdisc_reset, struct Qdisc *q)
 	return 0;
 }
 
+/* Fires when a netdev that was just made, or that came to another namespace, is opened, and when
+ * somebody sets a qdisc: the moment for a row to follow. If the carrier is not there yet, the
+ * timer waits for it. */
+SEC("tp_btf/qdisc_create")
+int BPF_PROG(on_qdisc_create, const struct Qdisc_ops *ops, struct net_device *dev)
+{
+	__u64 address = (__u64)dev;
+	__u64 now = bpf_ktime_get_ns();
+	unsigned long state = BPF_CORE_READ(dev, state);
+	struct railmap_row *row;
+	__u32 index;
+
+	if (!(state & LINK_STATE_START)) {
+		return 0;
+	}
+	row = row_of(dev, &index);
+	if (!row) {
+		return 0;
+	}
+	if (state & LINK_STATE_NOCARRIER) {
+		bpf_map_update_elem(&rail_down, &index, &address, BPF_ANY);
+	} else {
+		link_up(row, now);
+	}
+	return 0;
+}
+
 SEC("tp_btf/net_dev_xmit_timeout")
 int BPF_PROG(on_tx_timeout, struct net_device *dev)
 {

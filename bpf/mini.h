@@ -106,6 +106,8 @@ struct netdev_queue {
 	struct net_device *dev;
 };
 
+struct Qdisc_ops; /* only passed by */
+
 struct Qdisc {
 	struct netdev_queue *dev_queue;
 };

@@ -56,7 +56,9 @@ static __always_inline void key_of(const struct railmap_publish *p, struct rail_
 	bool pci = p->flags & RAILMAP_ROW_PCI;
 
 	__builtin_memcpy(key->name, pci ? p->pci : p->ifname, sizeof(key->name));
-	key->is_pci = pci;
+	key->kind = !pci			  ? KEY_NETDEV_NAME
+		    : p->flags & RAILMAP_ROW_PORT ? KEY_PORT
+						  : KEY_NETDEV_PCI;
 	key->scope = pci ? p->dev_port : p->netns;
 }
 
@@ -86,6 +88,21 @@ static __always_inline void row_link(struct railmap_row *row, __u32 link, __u64 
 	}
 }
 
+/* A virtual netdev under a new name: its row by its index, unless that row is not of its kind. */
+static __always_inline __u32 *renamed(const struct ix_key *ix, const struct railmap_publish *p)
+{
+	__u32 *index = p->ifindex ? bpf_map_lookup_elem(&rail_ix, ix) : NULL;
+	struct railmap_row *row = index ? row_get(*index) : NULL;
+	struct rail_key old = {.kind = KEY_NETDEV_NAME, .scope = p->netns};
+
+	if (!row || row->flags & RAILMAP_ROW_PCI) {
+		return NULL;
+	}
+	__builtin_memcpy(old.name, row->ifname, sizeof(old.name));
+	bpf_map_delete_elem(&rail_key, &old);
+	return index;
+}
+
 static __always_inline int op_row(const struct railmap_publish *p, __u32 *index_out)
 {
 	struct railmap_hdr *hdr = hdr_get();
@@ -101,6 +118,9 @@ static __always_inline int op_row(const struct railmap_publish *p, __u32 *index_
 	}
 	key_of(p, &key);
 	known = bpf_map_lookup_elem(&rail_key, &key);
+	if (!known && !key.kind) {
+		known = renamed(&ix, p);
+	}
 	index = known ? *known : hdr->row_count;
 	row = row_get(index);
 	if (!row) {
@@ -119,7 +139,9 @@ static __always_inline int op_row(const struct railmap_publish *p, __u32 *index_
 		hdr->row_count = index + 1;
 	}
 	bpf_map_delete_elem(&rail_ix, &old);
-	bpf_map_update_elem(&rail_ix, &ix, &index, BPF_ANY);
+	if (ix.ifindex) {
+		bpf_map_update_elem(&rail_ix, &ix, &index, BPF_ANY);
+	}
 	bpf_map_update_elem(&rail_key, &key, &index, BPF_ANY);
 	return 0;
 }

@@ -68,7 +68,8 @@ static __noinline int note_names(const struct rdma_stat_desc *descs, __u32 count
 	}
 	names->count = 0;
 	for (__u32 i = 0; i < TAP_NAMES_MAX && i < count; i++) {
-		const void *at = (const char *)descs + i * bpf_core_type_size(struct rdma_stat_desc);
+		const void *at =
+			(const char *)descs + i * bpf_core_type_size(struct rdma_stat_desc);
 
 		name = BPF_CORE_READ((const struct rdma_stat_desc *)at, name);
 		bpf_probe_read_kernel_str(names->name[i], TAP_NAME_BYTES, name);
@@ -155,8 +156,8 @@ static __always_inline void port_event(struct railmap_row *row, __u32 event)
 	row->ib_event = event;
 	if (event == IB_EVENT_DEVICE_FATAL || (event == IB_EVENT_PORT_ERR && !row->ifindex)) {
 		if (!link_is_down(row)) {
-			row->link_down_why = event == IB_EVENT_PORT_ERR ? RAILMAP_WHY_PORT
-									: RAILMAP_WHY_FATAL;
+			row->link_down_why =
+				event == IB_EVENT_PORT_ERR ? RAILMAP_WHY_PORT : RAILMAP_WHY_FATAL;
 			row->link_downs++;
 			row->link_down_ns = now;
 		}

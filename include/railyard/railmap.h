@@ -38,14 +38,15 @@
 
 /* Bits of railmap_hdr.hooks: which programs are attached. */
 enum railmap_hook {
-	RAILMAP_HOOK_QDISC_RESET = 0, /* tier 0: link loss */
-	RAILMAP_HOOK_TX_TIMEOUT = 1,  /* tier 0: transmit watchdog */
-	RAILMAP_HOOK_HEARTBEAT = 2,   /* tier 0: the timer; also sees link-up */
-	RAILMAP_HOOK_TX_PACKET = 3,   /* tier 1: soft RoCE, sent packets */
-	RAILMAP_HOOK_RX_PACKET = 4,   /* tier 1: soft RoCE, received packets */
-	RAILMAP_HOOK_CARRIER_OFF = 5, /* tier 2: link loss at once */
-	RAILMAP_HOOK_CARRIER_ON = 6,  /* tier 2: link-up at once */
-	RAILMAP_HOOK_COUNT = 7,
+	RAILMAP_HOOK_QDISC_RESET = 0,  /* tier 0: link loss */
+	RAILMAP_HOOK_TX_TIMEOUT = 1,   /* tier 0: transmit watchdog */
+	RAILMAP_HOOK_HEARTBEAT = 2,    /* tier 0: the timer; also sees link-up */
+	RAILMAP_HOOK_TX_PACKET = 3,    /* tier 1: soft RoCE, sent packets */
+	RAILMAP_HOOK_RX_PACKET = 4,    /* tier 1: soft RoCE, received packets */
+	RAILMAP_HOOK_CARRIER_OFF = 5,  /* tier 2: link loss at once */
+	RAILMAP_HOOK_CARRIER_ON = 6,   /* tier 2: link-up at once */
+	RAILMAP_HOOK_QDISC_CREATE = 7, /* tier 0: a row follows to a new netdev */
+	RAILMAP_HOOK_COUNT = 8,
 };
 
 /* The last thing that took a link down (link_down_why). */
@@ -64,6 +65,7 @@ enum railmap_why {
 #define RAILMAP_ROW_SOFT 0x02u /* its packets pass the kernel: soft_* counts */
 #define RAILMAP_ROW_PCI	 0x04u /* key is (pci_*, dev_port), else (netns, ifname) */
 #define RAILMAP_ROW_RDMA 0x08u /* has an RDMA port: ibdev, ib_port */
+#define RAILMAP_ROW_PORT 0x10u /* pci_* is the RDMA device's, which the netdev is not of */
 
 /* Bits of railmap_row.hw_valid: the driver has this counter. */
 enum railmap_hw {
@@ -135,7 +137,7 @@ struct railmap_row {
 	uint32_t carrier_down_count; /* of the netdev, at the latest event: also */
 	uint32_t carrier_up_count;   /* counts flaps too short for an event */
 	uint32_t ib_event;	     /* latest enum ib_event_type of the port; 0 = none seen */
-	uint64_t tx_timeouts; /* transmit watchdog fired */
+	uint64_t tx_timeouts;	     /* transmit watchdog fired */
 	uint64_t tx_timeout_ns;
 
 	/* Line 2, RoCEv2 packets that passed the kernel. Writer: packet hooks. */

@@ -34,6 +34,9 @@ const struct hook_info hook_infos[RAILMAP_HOOK_COUNT] = {
 				      "a second loss within a second is seen up to 1 s late", 2},
 	[RAILMAP_HOOK_CARRIER_ON] = {"on_carrier_on", "netif_carrier_on", "link-up at once",
 				     "link-up is seen up to 0.1 s late", 2},
+	[RAILMAP_HOOK_QDISC_CREATE] = {"on_qdisc_create", "qdisc_create",
+				       "rows follow netdevs that move or are made anew",
+				       "rows follow at the next loss, or `load --add`", 0},
 };
 
 static struct bpf_program *program_of(struct railyard_bpf *skel, const char *name)
@@ -147,7 +150,8 @@ void hooks_print(const struct hook_status status[RAILMAP_HOOK_COUNT])
 		struct hook_status s = status[i];
 
 		if (s.state == HOOK_MISSING) {
-			snprintf(s.why, sizeof(s.why), "%.60s: %.64s", status[i].why, info->without);
+			snprintf(s.why, sizeof(s.why), "%.60s: %.64s", status[i].why,
+				 info->without);
 		}
 		hook_print(&s, info->name, info->gives);
 	}

@@ -58,6 +58,16 @@ static void set_name(char to[RAILMAP_NAME_BYTES], const char *name)
 	memcpy(to, name, strnlen(name, RAILMAP_NAME_BYTES - 1));
 }
 
+/* A function of a PCI function, as a subfunction is: the PCI function is its owner's identity. */
+static bool is_auxiliary(const char *path)
+{
+	char link[PATH_MAX];
+	char target[PATH_MAX];
+
+	snprintf(link, sizeof(link), "%.3000s/subsystem", path);
+	return realpath(link, target) && strcmp(target, "/sys/bus/auxiliary") == 0;
+}
+
 /* The nearest PCI ancestor of the device that `link` (in sysfs) points to. */
 static void set_pci(struct railmap_publish *row, const char *link)
 {
@@ -67,7 +77,7 @@ static void set_pci(struct railmap_publish *row, const char *link)
 	if (!realpath(link, path)) {
 		return;
 	}
-	while ((name = strrchr(path, '/')) != NULL) {
+	while (!is_auxiliary(path) && (name = strrchr(path, '/')) != NULL) {
 		*name++ = '\0';
 		if (railmap_parse_pci(name, &row->pci_domain, &row->pci_bus, &row->pci_devfn)) {
 			set_name(row->pci, name);
@@ -197,6 +207,7 @@ static void add_port(struct port_list *list, const char *ibdev, unsigned int por
 	if (!(row->flags & RAILMAP_ROW_PCI)) {
 		snprintf(path, sizeof(path), "%.128s/device", dev_dir);
 		set_pci(row, path);
+		row->flags |= row->flags & RAILMAP_ROW_PCI ? RAILMAP_ROW_PORT : 0;
 	}
 	/* A row needs an identity: without a netdev of ours or a PCI function it has none. */
 	list->count += row->ifindex || (row->flags & RAILMAP_ROW_PCI);

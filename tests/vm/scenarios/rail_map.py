@@ -30,7 +30,7 @@ def pull(rig, rail):
 
 def loaded(rig):
 	hooks = bench.map_read(rig, "a")["hooks"]
-	assert len(hooks) == 7, hooks
+	assert len(hooks) == 8, hooks
 	for rail in range(RAILS):
 		row = bench.map_row(rig, "a", rail)
 		assert row["ibdev"] == "rxe%d" % rail and row["pci"] and row["link"] == "up", row
