@@ -89,6 +89,20 @@ void hook_missing(struct hook_status *status, enum railmap_hook hook, int err)
 	hook_refused(status, hook_infos[hook].tier == 2 ? "fentry programs" : "this program", err);
 }
 
+static bool locked_down(void)
+{
+	char line[128] = "";
+	FILE *f = fopen("/sys/kernel/security/lockdown", "re");
+
+	if (f) {
+		if (!fgets(line, sizeof(line), f)) {
+			line[0] = '\0';
+		}
+		fclose(f);
+	}
+	return strstr(line, "[confidentiality]") != NULL;
+}
+
 static int probe_base(void)
 {
 	int ret;
@@ -100,10 +114,14 @@ static int probe_base(void)
 		return -ENOTSUP;
 	}
 	ret = try_load(NULL);
-	if (ret == -EPERM || ret == -EACCES) {
+	if (ret && locked_down()) {
+		fprintf(stderr,
+			"railyard: load: kernel lockdown \"confidentiality\" refuses BPF programs "
+			"that read kernel memory\n");
+	} else if (ret == -EPERM || ret == -EACCES) {
 		fprintf(stderr,
 			"railyard: load: the kernel refuses BPF (%s): needs root with CAP_BPF "
-			"and CAP_PERFMON, and no kernel lockdown\n",
+			"and CAP_PERFMON\n",
 			strerror(-ret));
 	} else if (ret) {
 		fprintf(stderr, "railyard: load: the kernel refuses the publish program: %s\n",
