@@ -156,7 +156,10 @@ static void drain_again(int publish_fd, const struct railmap *old, const struct 
 		struct railmap_row row;
 		int was;
 
-		if (port->flags & RAILMAP_ROW_PCI) {
+		if (port->flags & RAILMAP_ROW_PORT) {
+			who.ibdev = port->name; /* its PCI function may have a row too */
+			who.ib_port = port->ib_port;
+		} else if (port->flags & RAILMAP_ROW_PCI) {
 			who.pci = port->pci;
 			who.dev_port = port->dev_port;
 		} else {
