@@ -27,6 +27,8 @@
 #include "signals.h"
 #include "util.h"
 
+#include "flight_calls.h" /* last */
+
 enum {
 	DRAIN_NS = 20000000,
 	OWNER_TRIES = 4096,

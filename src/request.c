@@ -18,6 +18,16 @@
 
 enum { POLL_BATCH = 4 };
 
+/* A comm with a flight log goes another way: request_flight.c, which is this file once more. */
+#ifndef FLIGHT_DIVERT
+#define FLIGHT_DIVERT(comm, call)                                                                  \
+	do {                                                                                       \
+		if (UNLIKELY((comm)->flight != NULL)) {                                            \
+			return call;                                                               \
+		}                                                                                  \
+	} while (0)
+#endif
+
 /* --- errors ------------------------------------------------------------------------------- */
 
 /*
@@ -344,6 +354,7 @@ static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data,
 int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const struct mr *mr,
 		 struct request **out)
 {
+	FLIGHT_DIVERT(&c->base, request_send_flight(c, data, bytes, tag, mr, out));
 	*out = NULL;
 	if (!owner_try(&c->base.owner)) {
 		return 0;
@@ -689,6 +700,7 @@ static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *byt
 int request_recv(struct recv_comm *c, int n, void **data, const size_t *bytes, const int *tags,
 		 const struct mr **mrs, struct request **out)
 {
+	FLIGHT_DIVERT(&c->base, request_recv_flight(c, n, data, bytes, tags, mrs, out));
 	*out = NULL;
 	if (UNLIKELY(n < 1 || n > CORE_GROUP_MAX)) {
 		return -EINVAL;
@@ -879,6 +891,7 @@ static void recv_drain_all(struct recv_comm *c)
 
 void request_drain(struct comm *c)
 {
+	FLIGHT_DIVERT(c, request_drain_flight(c));
 	if (c->kind == COMM_SEND) {
 		send_drain_all(send_comm(c));
 	} else {
@@ -913,6 +926,7 @@ void request_abandon(struct comm *c, const struct mr *mr)
 
 void request_progress(struct comm *c)
 {
+	FLIGHT_DIVERT(c, request_progress_flight(c));
 	if (c->kind == COMM_RECV) {
 		if (recv_comm(c)->core.credit_waits) {
 			credit_tell(recv_comm(c));
@@ -944,6 +958,7 @@ int request_test(struct request *r, int *done, int *sizes)
 {
 	struct comm *c = r->comm;
 
+	FLIGHT_DIVERT(c, request_test_flight(r, done, sizes));
 	*done = 0;
 	if (!owner_try(&c->owner)) {
 		return 0;
