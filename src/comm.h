@@ -296,12 +296,19 @@ int request_flush(struct recv_comm *c, int n, void **data, const int *bytes, con
 		  struct request **out);
 int request_test(struct request *req, int *done, int *sizes);
 
-/* The same with a flight log: request_flight.c. Called by request.c. */
+/*
+ * The same with a flight log: request_flight.c. Called by request.c; not to be put into it, where
+ * they would take registers.
+ */
 int request_send_flight(struct send_comm *c, void *data, size_t bytes, int tag,
-			const struct mr *mr, struct request **out);
+			const struct mr *mr, struct request **out) __attribute__((noinline));
 int request_recv_flight(struct recv_comm *c, int n, void **data, const size_t *bytes,
-			const int *tags, const struct mr **mrs, struct request **out);
-int request_test_flight(struct request *req, int *done, int *sizes);
+			const int *tags, const struct mr **mrs, struct request **out)
+	__attribute__((noinline));
+int request_test_flight(struct request *req, int *done, int *sizes) __attribute__((noinline));
+int request_flush_flight(struct recv_comm *c, int n, void **data, const int *bytes,
+			 const struct mr **mrs, struct request **out);
+void request_abandon_flight(struct comm *c, const struct mr *mr);
 void request_drain_flight(struct comm *c);
 void request_progress_flight(struct comm *c);
 

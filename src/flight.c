@@ -491,8 +491,9 @@ void flight_attach(struct comm *c)
 		if (f != NULL) {
 			logs.open[i] = f;
 			flight_begin_first(f, c);
+			c->flight = f;
+			c->owner = FLIGHT_OWNER_FREE;
 		}
-		c->flight = f;
 	} else if (logs.half_bytes != 0 && !logs.full_told) {
 		logs.full_told = true;
 		log_info("%d comms have a flight log: no more get one", FLIGHT_COMMS_MAX);
@@ -519,6 +520,7 @@ void flight_detach(struct comm *c)
 		return;
 	}
 	c->flight = NULL;
+	c->owner = 0;
 	core_restore(f);
 	pthread_mutex_lock(&logs.lock);
 	for (unsigned i = 0; i < FLIGHT_COMMS_MAX; i++) {
@@ -531,8 +533,8 @@ void flight_detach(struct comm *c)
 	} else {
 		logs.kept++;
 		end_say(f);
-		log_info("%s has the last calls of comm %llu, which failed: `railyard replay` reads "
-			 "it", f->path, (unsigned long long)c->id);
+		log_info("%s has the last calls of comm %llu, which failed: `railyard replay` "
+			 "reads it", f->path, (unsigned long long)c->id);
 	}
 	pthread_mutex_unlock(&logs.lock);
 	munmap(f->head, file_bytes(f));

@@ -7,8 +7,9 @@
  *   flight_calls.h   what request_flight.c and recover.c include to have their calls recorded
  *   flight_format.h  the file
  *
- * A comm without a log has `flight` NULL, and costs one branch a call of NCCL's. The file lies
- * beside the state page; it is removed when its comm is closed, unless that has failed.
+ * A comm without a log has `flight` NULL and pays nothing: what tells one with a log is that the
+ * plain owner_try() never takes it, since its owner word is never 0. The file lies beside the state
+ * page; it is removed when its comm is closed, unless that has failed.
  */
 #ifndef RAILYARD_FLIGHT_H
 #define RAILYARD_FLIGHT_H
@@ -17,6 +18,8 @@
 
 struct comm;
 struct flight;
+
+enum { FLIGHT_OWNER_FREE = 2 }; /* owner word of a comm with a log that nobody drives */
 
 /*
  * flight_start - record comms from now on, in files of `dir` with halves of `half_kib`; of what

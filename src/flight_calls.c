@@ -3,6 +3,8 @@
  * flight_calls.c - the core's calls, written to the flight log. The same checks are made by the
  * replay (tools/railyard/replay_call.c).
  */
+#include "flight_names.h"
+
 #define FLIGHT_CALLS_PLAIN
 #include "flight_calls.h"
 
@@ -30,13 +32,16 @@ static struct flight *of_recover(struct core_recover *r)
 bool flight_owner_try(uint32_t *word)
 {
 	struct flight *f = CONTAINER_OF(word, struct comm, owner)->flight;
+	uint32_t free_word = FLIGHT_OWNER_FREE;
 
-	if (!owner_try(word)) {
+	if (f == NULL) {
+		return owner_try(word);
+	}
+	if (!__atomic_compare_exchange_n(word, &free_word, 1, false, __ATOMIC_ACQUIRE,
+					 __ATOMIC_RELAXED)) {
 		return false;
 	}
-	if (f != NULL) {
-		flight_enter(f);
-	}
+	flight_enter(f);
 	return true;
 }
 
@@ -44,13 +49,21 @@ void flight_owner_release(uint32_t *word)
 {
 	struct flight *f = CONTAINER_OF(word, struct comm, owner)->flight;
 
-	if (f != NULL) {
-		flight_leave(f);
+	if (f == NULL) {
+		owner_release(word);
+		return;
 	}
-	owner_release(word);
+	flight_leave(f);
+	__atomic_store_n(word, FLIGHT_OWNER_FREE, __ATOMIC_RELEASE);
 }
 
 /* --- sender ------------------------------------------------------------------------------- */
+
+int flight_send_match(const struct core_send *c, uint32_t tag, const struct core_cts **rec,
+		      uint64_t *seq)
+{
+	return core_send_match(c, tag, rec, seq);
+}
 
 bool flight_send_member(struct core_send *c, const struct core_cts *rec, uint64_t seq,
 			uint32_t size)

@@ -20,6 +20,9 @@ void flight_owner_release(uint32_t *word);
 
 /* --- sender ------------------------------------------------------------------------------- */
 
+/* Changes nothing, and is not recorded; here for what flight_names.h says. */
+int flight_send_match(const struct core_send *c, uint32_t tag, const struct core_cts **rec,
+		      uint64_t *seq);
 bool flight_send_member(struct core_send *c, const struct core_cts *rec, uint64_t seq,
 			uint32_t size);
 int flight_send_quick(struct core_send *c, const struct core_cts *rec, uint64_t seq, uint32_t size,
@@ -61,6 +64,7 @@ void flight_recover_again_done(struct core_recover *r, uint32_t lane, uint64_t n
 #ifndef FLIGHT_CALLS_PLAIN /* flight_calls.c itself */
 #define owner_try	       flight_owner_try
 #define owner_release	       flight_owner_release
+#define core_send_match	       flight_send_match
 #define core_send_member       flight_send_member
 #define core_send_quick	       flight_send_quick
 #define core_send_equal	       flight_send_equal

@@ -202,14 +202,16 @@ uint16_t flight_seal(const struct flight_record *r, const void *payload, uint64_
 
 	h = flight_hash(h, r, offsetof(struct flight_record, seal));
 	if (flight_payload_bytes(r) != 0) {
-		h = flight_hash(h, payload, flight_record_bytes(flight_payload_bytes(r)) - sizeof(*r));
+		h = flight_hash(h, payload,
+				flight_record_bytes(flight_payload_bytes(r)) - sizeof(*r));
 	}
 	return (uint16_t)(h >> 48);
 }
 
 uint32_t flight_letter_pack(const struct core_letter *in, uint8_t to[FLIGHT_LETTER_MAX])
 {
-	uint32_t n = in->n < CORE_WR_RING ? in->n : CORE_WR_RING, bytes = sizeof(struct flight_letter);
+	uint32_t n = in->n < CORE_WR_RING ? in->n : CORE_WR_RING;
+	uint32_t bytes = sizeof(struct flight_letter);
 	struct flight_letter letter = { .type = in->type, .lane = in->lane, .cause = in->cause,
 					.generation = in->generation, .posted = in->posted,
 					.n = in->n, .acked = in->acked };

@@ -18,7 +18,10 @@
 
 enum { POLL_BATCH = 4 };
 
-/* A comm with a flight log goes another way: request_flight.c, which is this file once more. */
+/*
+ * A comm with a flight log, whose owner word cannot be taken here, goes another way:
+ * request_flight.c, which is this file once more.
+ */
 #ifndef FLIGHT_DIVERT
 #define FLIGHT_DIVERT(comm, call)                                                                  \
 	do {                                                                                       \
@@ -354,9 +357,9 @@ static __attribute__((noinline)) int send_owned(struct send_comm *c, void *data,
 int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const struct mr *mr,
 		 struct request **out)
 {
-	FLIGHT_DIVERT(&c->base, request_send_flight(c, data, bytes, tag, mr, out));
 	*out = NULL;
 	if (!owner_try(&c->base.owner)) {
+		FLIGHT_DIVERT(&c->base, request_send_flight(c, data, bytes, tag, mr, out));
 		return 0;
 	}
 	int rc = UNLIKELY(!core_send_announced(&c->core))
@@ -700,12 +703,12 @@ static int recv_owned(struct recv_comm *c, int n, void **data, const size_t *byt
 int request_recv(struct recv_comm *c, int n, void **data, const size_t *bytes, const int *tags,
 		 const struct mr **mrs, struct request **out)
 {
-	FLIGHT_DIVERT(&c->base, request_recv_flight(c, n, data, bytes, tags, mrs, out));
 	*out = NULL;
 	if (UNLIKELY(n < 1 || n > CORE_GROUP_MAX)) {
 		return -EINVAL;
 	}
 	if (!owner_try(&c->base.owner)) {
+		FLIGHT_DIVERT(&c->base, request_recv_flight(c, n, data, bytes, tags, mrs, out));
 		return 0;
 	}
 	int rc = recv_owned(c, n, data, bytes, tags, mrs, out);
@@ -834,6 +837,7 @@ int request_flush(struct recv_comm *c, int n, void **data, const int *bytes, con
 	 * hold it, for microseconds.
 	 */
 	while (!owner_try(&c->base.owner)) {
+		FLIGHT_DIVERT(&c->base, request_flush_flight(c, n, data, bytes, mrs, out));
 	}
 	int rc = flush_owned(c, last, data, mrs, out);
 
@@ -908,6 +912,7 @@ void request_abandon(struct comm *c, const struct mr *mr)
 	}
 	/* The plugin thread may be at it, for microseconds. */
 	while (!owner_try(&c->owner)) {
+		FLIGHT_DIVERT(c, request_abandon_flight(c, mr));
 	}
 	for (uint32_t i = 0; i < CORE_SLOTS; i++) {
 		const struct request *r = &send_comm(c)->req[i];
@@ -958,9 +963,9 @@ int request_test(struct request *r, int *done, int *sizes)
 {
 	struct comm *c = r->comm;
 
-	FLIGHT_DIVERT(c, request_test_flight(r, done, sizes));
 	*done = 0;
 	if (!owner_try(&c->owner)) {
+		FLIGHT_DIVERT(c, request_test_flight(r, done, sizes));
 		return 0;
 	}
 	int rc = test_owned(c, r, done, sizes);

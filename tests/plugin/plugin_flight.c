@@ -105,18 +105,33 @@ static const struct traffic mixed = {.groups = 200,
 				     .rare = 12,
 				     .seed = 1};
 
-static int lane_state(const void *comm, uint32_t lane)
+static void owner_keep(struct comm *c)
 {
-	const struct comm *c = comm;
+	while (__atomic_exchange_n(&c->owner, 1, __ATOMIC_ACQUIRE) != FLIGHT_OWNER_FREE)
+		rig_pause_us(10);
+}
 
-	return __atomic_load_n(&c->recovery.core.lane[lane].state, __ATOMIC_RELAXED);
+static void owner_give(struct comm *c)
+{
+	__atomic_store_n(&c->owner, FLIGHT_OWNER_FREE, __ATOMIC_RELEASE);
+}
+
+static int lane_state(void *comm, uint32_t lane)
+{
+	struct comm *c = comm;
+	int state;
+
+	owner_keep(c);
+	state = c->recovery.core.lane[lane].state;
+	owner_give(c);
+	return state;
 }
 
 /* The plugin thread drives it meanwhile. */
 static void await_state(const struct pair *p, uint32_t lane, int state)
 {
-	for (int tries = 0; lane_state(p->send, lane) != state || lane_state(p->recv, lane) != state;
-	     tries++) {
+	for (int tries = 0;
+	     lane_state(p->send, lane) != state || lane_state(p->recv, lane) != state; tries++) {
 		if (tries >= RIG_PATIENCE_MS)
 			rig_die(__FILE__, __LINE__, "lane %u does not come to state %d", lane,
 				state);
@@ -151,10 +166,9 @@ static struct copy copy_of(void *comm)
 	struct comm *c = comm;
 	struct copy copy;
 
-	while (__atomic_exchange_n(&c->owner, 1, __ATOMIC_ACQUIRE) != 0)
-		rig_pause_us(10);
+	owner_keep(c);
 	copy = copy_file(getpid(), c->id);
-	__atomic_store_n(&c->owner, 0, __ATOMIC_RELEASE);
+	owner_give(c);
 	return copy;
 }
 
@@ -514,8 +528,9 @@ static void off(void)
 int main(int argc, char **argv)
 {
 	static const struct rig_case cases[] = {
-		{"all_of_it", all_of_it},   {"halves_turn", halves_turn}, {"changed", changed},
-		{"damaged", damaged},	    {"killed", killed},		  {"comm_fails", comm_fails},
+		{"all_of_it", all_of_it},     {"halves_turn", halves_turn},
+		{"changed", changed},	      {"damaged", damaged},
+		{"killed", killed},	      {"comm_fails", comm_fails},
 		{"left_behind", left_behind}, {"off", off},
 	};
 

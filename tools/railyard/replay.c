@@ -68,7 +68,8 @@ static void report_print(const char *path, const struct replay_report *r)
 	if (r->open) {
 		printf("the process ended inside the last call\n");
 	}
-	printf("%" PRIu64 " calls and %" PRIu64 " inputs of %.3f s in %u halves, %u of them whole: ",
+	printf("%" PRIu64 " calls and %" PRIu64
+	       " inputs of %.3f s in %u halves, %u of them whole: ",
 	       r->calls, r->inputs,
 	       (double)(r->to_ns > r->from_ns ? r->to_ns - r->from_ns : 0) / 1e9, r->halves,
 	       r->whole);

@@ -51,7 +51,8 @@ static void say(const struct call *k, const char *fmt, ...)
 
 static void say_post(const struct call *k, const struct core_post *p)
 {
-	say(k, " -> lane %u, slot %u, unit %u, immediate 0x%08x", p->lane, p->slot, p->unit, p->imm);
+	say(k, " -> lane %u, slot %u, unit %u, immediate 0x%08x", p->lane, p->slot, p->unit,
+	    p->imm);
 	if (p->group_n) {
 		say(k, ", group of %u", p->group_n);
 	} else {
@@ -145,7 +146,8 @@ static int take_ring(struct call *k, struct flight_shadow *s)
 	if (k->r->a >= CORE_SLOTS) {
 		say(k, " of credits, block %u", k->r->a - CORE_SLOTS);
 	} else {
-		say(k, " of message %" PRIu64 ": %u bytes at 0x%" PRIx64 ", tag %u, member %u of %u",
+		say(k,
+		    " of message %" PRIu64 ": %u bytes at 0x%" PRIx64 ", tag %u, member %u of %u",
 		    rec->seq - 1, rec->size, rec->addr, rec->tag, rec->index, rec->n);
 	}
 	return 0;

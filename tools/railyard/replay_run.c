@@ -158,7 +158,7 @@ static bool end_compare(struct replay *p, const struct flight_record *r)
 
 	free(image);
 	if (is != want) {
-		record_bad(p, REPLAY_DIFFERS, "the core's memory at the end of the half is another");
+		record_bad(p, REPLAY_DIFFERS, "the core's memory at its end is another");
 		return false;
 	}
 	p->report->whole++;
