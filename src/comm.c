@@ -148,6 +148,7 @@ void comm_fail(struct comm *c, int error, const char *why)
 		return;
 	}
 	if (!__atomic_load_n(&c->peer_closed, __ATOMIC_RELAXED)) {
+		flight_failed(c, error);
 		log_warn("%s comm %llu with %s has failed: %s",
 			 c->kind == COMM_SEND ? "send" : "receive", (unsigned long long)c->id,
 			 peer_name(c->peer), why);
@@ -640,6 +641,7 @@ int comm_attach_done(struct comm *c)
 void comm_begin(struct comm *c)
 {
 	recover_attach(c);
+	flight_attach(c);
 	__atomic_store_n(&c->attached, true, __ATOMIC_RELEASE);
 	recover_wake();
 	signals_wake();
@@ -684,6 +686,7 @@ void comm_destroy(struct comm *c)
 		nanosleep(&pause, NULL);
 	}
 	recover_end(c);
+	flight_detach(c);
 	for (int i = 0; i < c->lanes_made; i++) {
 		if (c->lane[i].qp != NULL) {
 			destroy_said(&c->port[c->lane[i].port], "ibv_destroy_qp",

@@ -18,6 +18,7 @@
 #include "core/recv.h"
 #include "core/send.h"
 #include "device.h"
+#include "flight.h"
 #include "keys.h"
 #include "mr.h"
 #include "recover.h"
@@ -113,6 +114,7 @@ struct comm {
 	uint64_t lanes_down; /* bit per lane that could not be connected at set-up */
 	uint32_t absent;     /* bit per port that had no address at set-up */
 	uint8_t path_count; /* lane i is on path i % path_count */
+	struct flight *flight; /* its log, set before anyone drives it; NULL = none */
 	int error;         /* 0 or -errno: the comm has failed; sticky; see comm_error() */
 	bool peer_closed;  /* CLOSE or BYE came: what fails now is not news */
 	uint64_t id;
@@ -293,6 +295,22 @@ int request_recv(struct recv_comm *c, int n, void **data, const size_t *bytes, c
 int request_flush(struct recv_comm *c, int n, void **data, const int *bytes, const struct mr **mrs,
 		  struct request **out);
 int request_test(struct request *req, int *done, int *sizes);
+
+/*
+ * The same with a flight log: request_flight.c. Called by request.c; not to be put into it, where
+ * they would take registers.
+ */
+int request_send_flight(struct send_comm *c, void *data, size_t bytes, int tag,
+			const struct mr *mr, struct request **out) __attribute__((noinline));
+int request_recv_flight(struct recv_comm *c, int n, void **data, const size_t *bytes,
+			const int *tags, const struct mr **mrs, struct request **out)
+	__attribute__((noinline));
+int request_test_flight(struct request *req, int *done, int *sizes) __attribute__((noinline));
+int request_flush_flight(struct recv_comm *c, int n, void **data, const int *bytes,
+			 const struct mr **mrs, struct request **out);
+void request_abandon_flight(struct comm *c, const struct mr *mr);
+void request_drain_flight(struct comm *c);
+void request_progress_flight(struct comm *c);
 
 /*
  * request_abandon - a region goes. A sender (others and NULL: nothing) that has a request on it is

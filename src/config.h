@@ -71,6 +71,8 @@ struct config {
 	int64_t stall_ms;
 	int64_t signal_poll_ms;
 	int64_t state; /* a page in /dev/shm */
+	int64_t flight; /* and logs of what each comm does */
+	int64_t flight_kib;
 	const char *bpffs; /* where the rail map is pinned; empty = the usual places */
 };
 

@@ -58,6 +58,9 @@ static int engine_services_start(void)
 	if (config.state) {
 		state_start(RAILSTATE_DIR, control_instance(), mode_name());
 	}
+	if (config.flight) {
+		flight_start(RAILSTATE_DIR, (uint32_t)config.flight_kib);
+	}
 	rc = signals_start(connect_ports_tell);
 	if (rc != 0) {
 		goto err_control;
@@ -65,6 +68,7 @@ static int engine_services_start(void)
 	return 0;
 err_control:
 	recover_stop();
+	flight_stop();
 	state_stop();
 	control_stop();
 err_thread:
@@ -113,6 +117,7 @@ static void engine_stop(void)
 		recover_stop();
 		control_stop();
 		plugin_thread_stop();
+		flight_stop();
 		state_stop();
 	}
 	device_fini();

@@ -27,6 +27,8 @@
 #include "signals.h"
 #include "util.h"
 
+#include "flight_calls.h" /* last */
+
 enum {
 	DRAIN_NS = 20000000,
 	OWNER_TRIES = 4096,
@@ -61,7 +63,7 @@ void recover_stop(void)
 static bool owner_take(struct comm *c)
 {
 	for (int i = 0; i < OWNER_TRIES; i++) {
-		if (__atomic_load_n(&c->owner, __ATOMIC_RELAXED) == 0 && owner_try(&c->owner)) {
+		if (__atomic_load_n(&c->owner, __ATOMIC_RELAXED) != 1 && owner_try(&c->owner)) {
 			return true;
 		}
 	}

@@ -18,6 +18,19 @@
 
 enum { POLL_BATCH = 4 };
 
+/*
+ * A comm with a flight log, whose owner word cannot be taken here, goes another way:
+ * request_flight.c, which is this file once more.
+ */
+#ifndef FLIGHT_DIVERT
+#define FLIGHT_DIVERT(comm, call)                                                                  \
+	do {                                                                                       \
+		if (UNLIKELY((comm)->flight != NULL)) {                                            \
+			return call;                                                               \
+		}                                                                                  \
+	} while (0)
+#endif
+
 /* --- errors ------------------------------------------------------------------------------- */
 
 /*
@@ -346,6 +359,7 @@ int request_send(struct send_comm *c, void *data, size_t bytes, int tag, const s
 {
 	*out = NULL;
 	if (!owner_try(&c->base.owner)) {
+		FLIGHT_DIVERT(&c->base, request_send_flight(c, data, bytes, tag, mr, out));
 		return 0;
 	}
 	int rc = UNLIKELY(!core_send_announced(&c->core))
@@ -694,6 +708,7 @@ int request_recv(struct recv_comm *c, int n, void **data, const size_t *bytes, c
 		return -EINVAL;
 	}
 	if (!owner_try(&c->base.owner)) {
+		FLIGHT_DIVERT(&c->base, request_recv_flight(c, n, data, bytes, tags, mrs, out));
 		return 0;
 	}
 	int rc = recv_owned(c, n, data, bytes, tags, mrs, out);
@@ -822,6 +837,7 @@ int request_flush(struct recv_comm *c, int n, void **data, const int *bytes, con
 	 * hold it, for microseconds.
 	 */
 	while (!owner_try(&c->base.owner)) {
+		FLIGHT_DIVERT(&c->base, request_flush_flight(c, n, data, bytes, mrs, out));
 	}
 	int rc = flush_owned(c, last, data, mrs, out);
 
@@ -879,6 +895,7 @@ static void recv_drain_all(struct recv_comm *c)
 
 void request_drain(struct comm *c)
 {
+	FLIGHT_DIVERT(c, request_drain_flight(c));
 	if (c->kind == COMM_SEND) {
 		send_drain_all(send_comm(c));
 	} else {
@@ -895,6 +912,7 @@ void request_abandon(struct comm *c, const struct mr *mr)
 	}
 	/* The plugin thread may be at it, for microseconds. */
 	while (!owner_try(&c->owner)) {
+		FLIGHT_DIVERT(c, request_abandon_flight(c, mr));
 	}
 	for (uint32_t i = 0; i < CORE_SLOTS; i++) {
 		const struct request *r = &send_comm(c)->req[i];
@@ -913,6 +931,7 @@ void request_abandon(struct comm *c, const struct mr *mr)
 
 void request_progress(struct comm *c)
 {
+	FLIGHT_DIVERT(c, request_progress_flight(c));
 	if (c->kind == COMM_RECV) {
 		if (recv_comm(c)->core.credit_waits) {
 			credit_tell(recv_comm(c));
@@ -946,6 +965,7 @@ int request_test(struct request *r, int *done, int *sizes)
 
 	*done = 0;
 	if (!owner_try(&c->owner)) {
+		FLIGHT_DIVERT(c, request_test_flight(r, done, sizes));
 		return 0;
 	}
 	int rc = test_owned(c, r, done, sizes);

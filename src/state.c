@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * state.c - the state page's file and records.
- *
- * All of the file's memory is taken when it is made: a file system that fills up later then cannot
- * kill the process. The lock, not the pid in the name, says whether a page is in use: two
- * containers that share /dev/shm may have a process each with this pid.
  */
 #include "state.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "log.h"
+#include "shmfile.h"
 #include "util.h"
 
-enum { PATH_BYTES = 512, TRIES = 3 };
+enum { PATH_BYTES = 512 };
 
 struct railstate *state_page;
 
@@ -27,71 +21,6 @@ static int page_fd; /* keeps the lock */
 static char path[PATH_BYTES];
 
 /* --- the file ----------------------------------------------------------------------------- */
-
-/* A lock of the process, not of the descriptor: a forked child must not keep it. */
-static int lock(int fd)
-{
-	struct flock whole = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
-
-	return fcntl(fd, F_SETLK, &whole) == 0 ? 0 : -EBUSY;
-}
-
-/* Removes the page that a dead process of this pid left. Returns 0 or -errno. */
-static int stale_remove(void)
-{
-	int fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	struct stat st;
-	int rc = 0;
-
-	if (fd < 0) {
-		return errno == ENOENT ? 0 : -errno;
-	}
-	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid()) {
-		rc = -EPERM;
-	}
-	rc = rc != 0 ? rc : lock(fd);
-	if (rc == 0 && unlink(path) != 0) {
-		rc = -errno;
-	}
-	close(fd);
-	return rc;
-}
-
-static int file_make(void)
-{
-	for (int i = 0; i < TRIES; i++) {
-		int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-		int rc = -errno;
-
-		if (fd >= 0 || rc != -EEXIST) {
-			return fd >= 0 ? fd : rc;
-		}
-		rc = stale_remove();
-		if (rc != 0) {
-			return rc;
-		}
-	}
-	return -EEXIST;
-}
-
-static int map(int fd)
-{
-	int rc = lock(fd);
-	void *at;
-
-	if (rc == 0) {
-		rc = -posix_fallocate(fd, 0, sizeof(struct railstate));
-	}
-	if (rc != 0) {
-		return rc;
-	}
-	at = mmap(NULL, sizeof(struct railstate), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (at == MAP_FAILED) {
-		return -errno;
-	}
-	state_page = at;
-	return 0;
-}
 
 static void head_fill(struct railstate_head *h, uint64_t instance, const char *mode)
 {
@@ -115,21 +44,17 @@ static void head_fill(struct railstate_head *h, uint64_t instance, const char *m
 
 void state_start(const char *dir, uint64_t instance, const char *mode)
 {
-	int rc;
+	void *at;
 
 	snprintf(path, sizeof(path), "%s/" RAILSTATE_PREFIX "%ld", dir, (long)getpid());
-	page_fd = file_make();
-	rc = page_fd < 0 ? page_fd : map(page_fd);
-	if (rc == 0) {
-		head_fill(&state_page->head, instance, mode);
+	page_fd = shmfile_make(path, sizeof(struct railstate), &at);
+	if (page_fd < 0) {
+		log_info("%s: no state page, so `railyard dump` will not show this process: %s",
+			 path, shmfile_why(page_fd));
 		return;
 	}
-	if (page_fd >= 0) {
-		(void)unlink(path);
-		close(page_fd);
-	}
-	log_info("%s: no state page, so `railyard dump` will not show this process: %s", path,
-		 rc == -EBUSY ? "another process (of another container?) uses it" : strerror(-rc));
+	state_page = at;
+	head_fill(&state_page->head, instance, mode);
 }
 
 void state_stop(void)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""`railyard dump`: a page while its process lives, after kill -9, and files that are no page.
+"""`railyard dump` and `replay`: pages and flight logs, after kill -9 too, and files that are none.
 
 test_dump.py RAILYARD PLUGIN FAKE    the built command, plugin and fake libibverbs; status 0 = passed
 """
+import glob
 import json
 import os
 import signal
@@ -42,7 +43,7 @@ def rank_start(*args):
     # A rank that ends while the plugin's threads run can crash LeakSanitizer's own tracer.
     sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
     environment = dict(os.environ, NCCL_IBVERBS_LIB=FAKE, NCCL_SOCKET_IFNAME="lo",
-                       RAILYARD_STATE="1", ASAN_OPTIONS=sanitizer.lstrip(":"))
+                       RAILYARD_STATE="1", RAILYARD_FLIGHT="1", ASAN_OPTIONS=sanitizer.lstrip(":"))
     return subprocess.Popen([RAILYARD, "bench", "sendrecv", "--plugin", PLUGIN, "-b", "64K", "-e",
                              "64K", "--timeout", "600",
                              *(args or ("--duration", "600"))], env=environment,
@@ -99,6 +100,36 @@ def test_dead(rank, folder):
     return os.path.join(folder, "page"), data
 
 
+def logs(rank):
+    return sorted(glob.glob("/dev/shm/railyard-flight.%d.*" % rank.pid))
+
+
+def replay(*args):
+    run = subprocess.run([RAILYARD, "replay", *args], capture_output=True, text=True, check=False,
+                         timeout=PATIENCE_S)
+    return run.returncode, run.stdout, run.stderr
+
+
+def test_logs(rank):
+    """The killed rank's calls, made again; and what is no log."""
+    assert len(logs(rank)) == 2, logs(rank)
+    for path in logs(rank):
+        outcome = replay(path)
+        want(outcome[0] == 0 and "all as they were" in outcome[1], "not replayed", outcome)
+        outcome = replay("--print", path)
+        want(outcome[0] == 0 and "half " in outcome[1] and "release slot" in outcome[1],
+             "not printed", outcome)
+        os.truncate(path, 8192)
+        outcome = replay(path)
+        want(outcome[0] == 1 and "truncated" in outcome[2] and outcome[2].count("\n") == 1,
+             "cut short, but taken", outcome)
+        os.unlink(path)
+    for bad in (RAILYARD, "/dev/null", "/nowhere"):
+        outcome = replay(bad)
+        want(outcome[0] == 1 and outcome[1] == "" and outcome[2].count("\n") == 1,
+             "no log, but taken", outcome)
+
+
 def test_no_page(path, data):
     def write(content):
         with open(path, "wb") as f:
@@ -126,6 +157,7 @@ def test_exit():
         assert rank.wait(PATIENCE_S) == 0, rank.communicate()[1]
         rank.communicate()
         assert not os.path.exists("/dev/shm/railyard.%d" % rank.pid), "v%s leaves its page" % abi
+        assert not logs(rank), "v%s leaves its logs" % abi
 
 
 def test_usage():
@@ -145,12 +177,13 @@ def main():
         try:
             test_living(rank)
             path, data = test_dead(rank, folder)
+            test_logs(rank)
         finally:
             if rank.poll() is None:
                 rank.kill()
                 rank.communicate()
-            if os.path.exists("/dev/shm/railyard.%d" % rank.pid):
-                os.unlink("/dev/shm/railyard.%d" % rank.pid)
+            for left in logs(rank) + glob.glob("/dev/shm/railyard.%d" % rank.pid):
+                os.unlink(left)
         test_no_page(path, data)
     print("ok")
 

@@ -22,10 +22,10 @@ DOC_LINES_MAX = {"CONTRIBUTING.md": 120, "src/README.md": 200}
 # includes nothing but itself. A new module is named here; x_part belongs to the module x.
 LAYERS = [
     ("core", ["core/*"]),
-    ("base", ["util", "log", "config", "thread", "wire"]),
+    ("base", ["util", "log", "config", "shmfile", "thread", "wire"]),
     ("world", ["verbs", "control", "railmap", "nccl_net"]),
     ("ports", ["device", "mr", "signals", "pairs"]),
-    ("comms", ["keys", "comm", "connect", "lane", "plugin", "recover", "request",
+    ("comms", ["keys", "comm", "connect", "flight", "lane", "plugin", "recover", "request",
                "state"]),
     ("shim", ["nccl_shim"]),
 ]

@@ -10,6 +10,7 @@ int cmd_load(int argc, char **argv);
 int cmd_unload(int argc, char **argv);
 int cmd_rails(int argc, char **argv);
 int cmd_dump(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_env(int argc, char **argv);
 

@@ -18,6 +18,7 @@ static const struct command commands[] = {
 	{"unload", cmd_unload, "remove both (root)"},
 	{"rails", cmd_rails, "show the rail map"},
 	{"dump", cmd_dump, "show what a process with the plugin waits for, and its lanes"},
+	{"replay", cmd_replay, "make the calls of a flight log again"},
 	{"bench", cmd_bench, "drive an ncclNet plugin, without NCCL or a GPU"},
 	{"env", cmd_env, "the plugin's environment variables, and what is in force"},
 };
