@@ -199,16 +199,22 @@ static void verify_post(struct world *w, enum fabric_end end, const struct core_
 	}
 }
 
-static void say_failed(struct world *w, enum fabric_end end, uint32_t lane)
+static void lane_shut(struct world *w, enum fabric_end end, uint32_t lane)
 {
 	struct world_owner *o = &w->owner[end];
-	uint8_t cause = o->recover.lane[lane].cause;
 
 	o->open &= ~(1ull << lane);
 	if (o->open == 0 && o->shut_ns == 0) {
 		o->shut_ns = w->now_ns;
 		MARK(all_lanes_down);
 	}
+}
+
+static void say_failed(struct world *w, enum fabric_end end, uint32_t lane)
+{
+	uint8_t cause = w->owner[end].recover.lane[lane].cause;
+
+	lane_shut(w, end, lane);
 	if (cause == CAUSE_STALL) {
 		MARK(stall_proven);
 	}
@@ -357,7 +363,7 @@ bool owner_fault(struct world *w, enum fabric_end end, uint32_t lane, uint32_t g
 		return false;
 	}
 	w->moves++;
-	w->owner[end].open &= ~(1ull << lane);
+	lane_shut(w, end, lane); /* a process that is stopped says so later */
 	if (state == RL_PREPARING) {
 		MARK(fault_preparing);
 	} else if (state == RL_CONNECTING || state == RL_READY || state == RL_OFFERED) {

@@ -358,7 +358,7 @@ class Cuts(unittest.TestCase):
 		entry = {"case": "a", "rate": 4.0, "size": "1M", "cuts": [found] * 2, "wrong": 0, "late": 0}
 		self.assertEqual(self.cuts.ratio_text(entry, "after"), "1.00 (1.00)")
 		self.assertEqual(self.cuts.ratio_text(dict(entry, rate=0), "during"), "0.67 (0.67)")
-		self.assertIn("| 2 | 50 (50) | 100 (100) of 2: missed (10) |", self.cuts.table([entry]))
+		self.assertIn("| 2 | 50 (50) | 100 (100) | 100 (100) of 2: missed (10) |", self.cuts.table([entry]))
 
 	def test_nothing_said_is_nothing_shown(self):
 		found = self.figures(FAILED.replace("3 pieces", "0 pieces"))
