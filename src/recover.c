@@ -213,6 +213,14 @@ static void drain(struct lane_work *w)
 	}
 }
 
+static void qp_end(struct ibv_qp **qp)
+{
+	if (*qp != NULL) {
+		(void)verbs.destroy_qp(*qp);
+		*qp = NULL;
+	}
+}
+
 static struct ibv_qp *qp_make(const struct lane_work *w)
 {
 	struct ibv_qp *qp = NULL;
@@ -226,9 +234,10 @@ static int retire_job(struct job *job)
 	struct retired *old = CONTAINER_OF(job, struct retired, job);
 	struct lane_work *w = old->work;
 
-	if (w->spare_due) {
-		w->spare_due = false;
-		w->spare = qp_make(w);
+	if (__atomic_exchange_n(&w->spare_due, false, __ATOMIC_ACQ_REL)) {
+		struct ibv_qp *none = __atomic_exchange_n(&w->spare, qp_make(w), __ATOMIC_ACQ_REL);
+
+		qp_end(&none);
 	}
 	destroy_surely(w->comm, work_port(w)->port, old->qp);
 	return 0;
@@ -255,7 +264,9 @@ static void old_end(struct lane_work *w)
 		w->retired->job.fn = retire_job;
 		w->retired->work = w;
 		w->retired->qp = w->old;
-		w->spare_due = w->spare == NULL;
+		__atomic_store_n(&w->spare_due,
+				 __atomic_load_n(&w->spare, __ATOMIC_ACQUIRE) == NULL,
+				 __ATOMIC_RELEASE);
 		return;
 	}
 	free(w->retired);
@@ -292,9 +303,8 @@ static int next_make(struct lane_work *w)
 		rc = lane_port_make(w->comm, p, 1);
 	}
 	if (rc == 0 && w->next == NULL) {
-		w->next = w->spare;
-		w->spare = NULL;
-		w->spare_due = false;
+		__atomic_store_n(&w->spare_due, false, __ATOMIC_RELEASE);
+		w->next = __atomic_exchange_n(&w->spare, NULL, __ATOMIC_ACQ_REL);
 		w->next_is_init = false;
 		rc = w->next == NULL ? lane_qp_create(w->comm, p, &w->next) : 0;
 	}
@@ -804,14 +814,6 @@ void recover_attach(struct comm *c)
 		uint32_t l = (uint32_t)__builtin_ctzll(only);
 
 		core_recover_fault(&r->core, l, 1, CAUSE_SETUP, now);
-	}
-}
-
-static void qp_end(struct ibv_qp **qp)
-{
-	if (*qp != NULL) {
-		(void)verbs.destroy_qp(*qp);
-		*qp = NULL;
 	}
 }
 

@@ -52,8 +52,8 @@ struct lane_work {
 	struct log_limit limit[3]; /* of its log lines: failed, fenced, in use */
 	struct ibv_qp *old, *next;
 	struct retired *retired; /* `old` was reset, not destroyed */
-	struct ibv_qp *spare;    /* the worker's: a queue pair to come, made before its destroy */
-	bool spare_due;          /* the worker's: there is none yet, and no `next` */
+	struct ibv_qp *spare;    /* atomic: a queue pair to come, made before that destroy */
+	bool spare_due;          /* atomic: there is none yet, nor a `next` */
 	struct ibv_qp *flush_old, *flush_next; /* receiver: of the port, if that failed too */
 	uint32_t generation;
 	uint32_t psn;

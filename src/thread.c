@@ -493,25 +493,18 @@ void timer_del(struct timer *t)
 	pthread_mutex_unlock(&plugin.lock);
 }
 
-static void job_put(struct job **head, struct job **tail, struct job *job)
+/* Returns the next job; NULL: the worker is to stop and all is done. Under the worker's lock. */
+static struct job *job_get(struct job_queue *q)
 {
-	job->next = NULL;
-	if (*tail) {
-		(*tail)->next = job;
-	} else {
-		*head = job;
+	while (!q->head && !q->worker->stop) {
+		pthread_cond_wait(&q->wake, &q->worker->lock);
 	}
-	*tail = job;
-}
-
-static struct job *job_get(struct job **head, struct job **tail)
-{
-	struct job *job = *head;
+	struct job *job = q->head;
 
 	if (job) {
-		*head = job->next;
-		if (!*head) {
-			*tail = NULL;
+		q->head = job->next;
+		if (!q->head) {
+			q->tail = NULL;
 		}
 	}
 	return job;
@@ -519,36 +512,48 @@ static struct job *job_get(struct job **head, struct job **tail)
 
 static void *worker_main(void *arg)
 {
-	struct worker *w = arg;
+	struct job_queue *q = arg;
+	struct job *job;
 
-	thread_settle(w->name);
-	pthread_mutex_lock(&w->lock);
-	for (;;) {
-		struct job *job = job_get(&w->head, &w->tail);
-
-		if (!job) {
-			job = job_get(&w->late_head, &w->late_tail);
-		}
-		if (!job && w->stop) {
-			break;
-		}
-		if (!job) {
-			pthread_cond_wait(&w->wake, &w->lock);
-			continue;
-		}
+	thread_settle(q->worker->name);
+	pthread_mutex_lock(&q->worker->lock);
+	while ((job = job_get(q)) != NULL) {
 		void (*after)(void) = job->after;
 
-		pthread_mutex_unlock(&w->lock);
+		pthread_mutex_unlock(&q->worker->lock);
 		job->result = job->fn(job);
 		/* From here on the job's memory is its owner's. */
 		__atomic_store_n(&job->done, 1, __ATOMIC_RELEASE);
 		if (after) {
 			after();
 		}
-		pthread_mutex_lock(&w->lock);
+		pthread_mutex_lock(&q->worker->lock);
 	}
-	pthread_mutex_unlock(&w->lock);
+	pthread_mutex_unlock(&q->worker->lock);
 	return NULL;
+}
+
+static int queue_start(struct worker *w, struct job_queue *q)
+{
+	int rc;
+
+	q->worker = w;
+	pthread_cond_init(&q->wake, NULL);
+	rc = thread_create(&q->thread, worker_main, q);
+	if (rc) {
+		pthread_cond_destroy(&q->wake);
+		return rc;
+	}
+	q->started = true;
+	return 0;
+}
+
+static void queue_join(struct job_queue *q)
+{
+	if (q->started) {
+		pthread_join(q->thread, NULL);
+		pthread_cond_destroy(&q->wake);
+	}
 }
 
 int worker_start(struct worker *w, const char *name)
@@ -557,16 +562,10 @@ int worker_start(struct worker *w, const char *name)
 
 	memset(w, 0, sizeof(*w));
 	pthread_mutex_init(&w->lock, NULL);
-	pthread_cond_init(&w->wake, NULL);
 	snprintf(w->name, sizeof(w->name), "%s", name);
-	rc = thread_create(&w->thread, worker_main, w);
-	if (rc) {
-		pthread_cond_destroy(&w->wake);
-		pthread_mutex_destroy(&w->lock);
-		return rc;
-	}
-	w->started = true;
-	return 0;
+	rc = queue_start(w, &w->jobs);
+	w->started = rc == 0;
+	return rc;
 }
 
 void worker_stop(struct worker *w)
@@ -576,30 +575,46 @@ void worker_stop(struct worker *w)
 	}
 	pthread_mutex_lock(&w->lock);
 	w->stop = true;
-	pthread_cond_signal(&w->wake);
+	pthread_cond_signal(&w->jobs.wake);
+	if (w->late.started) {
+		pthread_cond_signal(&w->late.wake);
+	}
 	pthread_mutex_unlock(&w->lock);
-	pthread_join(w->thread, NULL);
-	pthread_cond_destroy(&w->wake);
-	pthread_mutex_destroy(&w->lock);
+	queue_join(&w->jobs);
+	queue_join(&w->late);
 	w->started = false;
 }
 
-static void submit(struct worker *w, struct job **head, struct job **tail, struct job *job)
+/* Under the worker's lock. */
+static void job_put(struct job_queue *q, struct job *job)
 {
-	assert(w->started);
+	job->next = NULL;
 	__atomic_store_n(&job->done, 0, __ATOMIC_RELAXED);
-	pthread_mutex_lock(&w->lock);
-	job_put(head, tail, job);
-	pthread_cond_signal(&w->wake);
-	pthread_mutex_unlock(&w->lock);
+	if (q->tail) {
+		q->tail->next = job;
+	} else {
+		q->head = job;
+	}
+	q->tail = job;
+	pthread_cond_signal(&q->wake);
 }
 
 void worker_submit(struct worker *w, struct job *job)
 {
-	submit(w, &w->head, &w->tail, job);
+	assert(w->started);
+	pthread_mutex_lock(&w->lock);
+	job_put(&w->jobs, job);
+	pthread_mutex_unlock(&w->lock);
 }
 
 void worker_submit_late(struct worker *w, struct job *job)
 {
-	submit(w, &w->late_head, &w->late_tail, job);
+	assert(w->started);
+	pthread_mutex_lock(&w->lock);
+	if (!w->late.started && queue_start(w, &w->late) != 0) {
+		job_put(&w->jobs, job); /* no thread more: then it has to be this one */
+	} else {
+		job_put(&w->late, job);
+	}
+	pthread_mutex_unlock(&w->lock);
 }

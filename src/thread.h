@@ -57,12 +57,20 @@ struct job {
 	struct job *next;
 };
 
-struct worker {
-	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t wake;
+struct worker;
+
+/* Jobs in the order they came, and the thread that does them. */
+struct job_queue {
+	struct worker *worker;
 	struct job *head, *tail;
-	struct job *late_head, *late_tail; /* taken when there is no other */
+	pthread_cond_t wake;
+	pthread_t thread;
+	bool started;
+};
+
+struct worker {
+	pthread_mutex_t lock;
+	struct job_queue jobs, late; /* the second one's thread starts with its first job */
 	bool started, stop;
 	char name[16];
 };
@@ -70,7 +78,8 @@ struct worker {
 int worker_start(struct worker *w, const char *name);
 void worker_stop(struct worker *w); /* finishes what is queued, joins */
 void worker_submit(struct worker *w, struct job *job);
-void worker_submit_late(struct worker *w, struct job *job); /* after all others, now and later */
+/* For what nothing waits for and may take seconds: it holds up no other job. */
+void worker_submit_late(struct worker *w, struct job *job);
 
 static inline bool job_done(const struct job *job)
 {

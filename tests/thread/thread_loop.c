@@ -281,6 +281,33 @@ static void check_worker(void)
 	CHECK(jobs_run == CALLERS * JOBS + 8);
 }
 
+static bool late_may_end; /* atomic */
+
+static int late_job(struct job *job)
+{
+	(void)job;
+	return EVENTUALLY(__atomic_load_n(&late_may_end, __ATOMIC_ACQUIRE)) ? 0 : -ETIME;
+}
+
+/* A late job that takes for ever holds up no other, and a stop waits for it. */
+static void check_late(void)
+{
+	struct job late[2] = {{.fn = late_job}, {.fn = count_job}}, other = {.fn = count_job};
+	struct worker w;
+
+	CHECK(worker_start(&w, "ry-test") == 0);
+	for (unsigned i = 0; i < 2; i++) {
+		worker_submit_late(&w, &late[i]);
+	}
+	worker_submit(&w, &other);
+	CHECK(EVENTUALLY(job_done(&other)));
+	CHECK(!job_done(&late[0]) && !job_done(&late[1]));
+	__atomic_store_n(&late_may_end, true, __ATOMIC_RELEASE);
+	worker_stop(&w);
+	CHECK(job_done(&late[0]) && late[0].result == 0);
+	CHECK(job_done(&late[1]));
+}
+
 /* ---- life ---- */
 
 static void *life_caller(void *arg)
@@ -307,6 +334,7 @@ int main(void)
 	plugin_thread_stop(); /* one too many is harmless */
 	check_natures();
 	check_worker();
+	check_late();
 	run_together(3, life_caller, NULL);
 	CHECK(plugin_thread_start() == 0);
 	CHECK(!plugin_thread_is_self());
