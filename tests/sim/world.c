@@ -529,7 +529,7 @@ static void heal(struct world *w)
 	if (comm_failed(w)) {
 		return; /* with good reason, or it would be a breach */
 	}
-	/* What is still told, credits of each block; a lane may fail only now, and begin that anew. */
+	/* What is still told, credits of each block; a lane may fail only now: that begins anew. */
 	for (uint32_t i = 0; i < REST_ROUNDS || (i < REST_ROUNDS_MAX && !is_at_rest(w)); i++) {
 		heal_round(w);
 	}
