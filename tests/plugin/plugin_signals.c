@@ -177,6 +177,36 @@ static void drained(void)
 	rig_end();
 }
 
+/* Ports that an operator drains here, as the rail map tells: bits of `ports`. */
+static void local_drain(struct pair *p, uint32_t ports)
+{
+	const struct comm *c = p->send;
+
+	for (uint32_t i = 0; i < PORTS; i++)
+		__atomic_store_n(&c->port[i].port->word.drain, ports >> i & 1, __ATOMIC_RELAXED);
+	signal_bump();
+}
+
+/* With one port drained the others carry all; with all of them drained, they go on. */
+static void drained_here(void)
+{
+	uint64_t bytes[2 * PORTS];
+	struct pair p;
+
+	open_apart(&p);
+	local_drain(&p, 1u << 2);
+	shares(&p, bytes);
+	CHECK_INT((long long)bytes[2], 0);
+	CHECK(bytes[0] > (uint64_t)10 * BIG && bytes[1] > (uint64_t)10 * BIG);
+	local_drain(&p, (1u << PORTS) - 1);
+	shares(&p, bytes); /* ends only when all has arrived */
+	local_drain(&p, 0);
+	shares(&p, bytes);
+	CHECK(bytes[2] > (uint64_t)5 * BIG);
+	pair_close(&p);
+	rig_end();
+}
+
 /* The sender hears of the receiver's pressure without a new receive, but not of each small move. */
 static void pressed(void)
 {
@@ -208,7 +238,8 @@ int main(int argc, char **argv)
 	static const struct rig_case cases[] = {
 		{"local_down", local_down},   {"remote_down", remote_down},
 		{"all_down", all_down},	      {"down_before", down_before},
-		{"drained", drained},	      {"pressed", pressed},
+		{"drained", drained},	      {"drained_here", drained_here},
+		{"pressed", pressed},
 	};
 
 	return rig_main(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));

@@ -9,6 +9,8 @@
 int cmd_load(int argc, char **argv);
 int cmd_unload(int argc, char **argv);
 int cmd_rails(int argc, char **argv);
+int cmd_drain(int argc, char **argv); /* and "undrain" */
+int cmd_status(int argc, char **argv);
 int cmd_dump(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
 int cmd_bench(int argc, char **argv);

@@ -16,6 +16,9 @@ struct command {
 static const struct command commands[] = {
 	{"load", cmd_load, "load the kernel programs and make the rail map (root)"},
 	{"unload", cmd_unload, "remove both (root)"},
+	{"status", cmd_status, "what is loaded, what is missing, and why"},
+	{"drain", cmd_drain, "take a port out of use, gracefully (root)"},
+	{"undrain", cmd_drain, "and into use again (root)"},
 	{"rails", cmd_rails, "show the rail map"},
 	{"dump", cmd_dump, "show what a process with the plugin waits for, and its lanes"},
 	{"replay", cmd_replay, "make the calls of a flight log again"},
