@@ -80,6 +80,11 @@ bool peer_heard(const struct peer *peer, uint64_t *ns);
  * for who has a comm with it. Calls nest. Any thread.
  */
 void peer_watch(struct peer *peer, bool watch);
+/*
+ * control_link_down - an interface of this host has lost its link: connections over it are dialed
+ * again over other addresses at once, beside the old ones. Plugin thread.
+ */
+void control_link_down(int ifindex);
 /* peer_name - "host (pid N, address)" for log lines; never NULL. */
 const char *peer_name(const struct peer *peer);
 

@@ -201,3 +201,28 @@ int addr_find_interfaces(struct wire_addr addr[WIRE_ADDRS_MAX], unsigned *count)
 	}
 	return 0;
 }
+
+int addr_ifindex(int fd)
+{
+	struct sockaddr_storage own;
+	socklen_t bytes = sizeof(own);
+	struct wire_addr mine, its;
+	struct ifaddrs *all;
+	int found = 0;
+
+	memset(&own, 0, sizeof(own));
+	if (getsockname(fd, (struct sockaddr *)&own, &bytes) != 0 || getifaddrs(&all) != 0) {
+		return 0;
+	}
+	addr_from_sockaddr((struct sockaddr *)&own, &mine);
+	for (const struct ifaddrs *i = all; i && found == 0; i = i->ifa_next) {
+		if (i->ifa_addr && i->ifa_addr->sa_family == own.ss_family) {
+			addr_from_sockaddr(i->ifa_addr, &its);
+			bool same = addr_is_same_host(&mine, &its);
+
+			found = same ? (int)if_nametoindex(i->ifa_name) : 0;
+		}
+	}
+	freeifaddrs(all);
+	return found;
+}

@@ -140,6 +140,7 @@ struct conn {
 	struct peer *peer;              /* held; NULL before HELLO */
 	unsigned life; /* counts its sockets, so that a loop notices when one went */
 	uint64_t deadline_ns, up_ns;
+	int ifindex; /* once UP: of the interface with its own address; 0 = unknown */
 	char addr[ADDR_TEXT_BYTES];
 	struct wire_addr from;   /* of the other end's socket (accepted) */
 	struct wire_hello hello; /* of the other end (accepted) */
@@ -320,6 +321,7 @@ void dial_answer(struct conn *c, uint16_t type, const uint8_t *body, size_t byte
 /* control_addr.c */
 int addr_find_interfaces(struct wire_addr addr[WIRE_ADDRS_MAX], unsigned *count);
 socklen_t addr_to_sockaddr(const struct wire_addr *a, struct sockaddr_storage *to);
+int addr_ifindex(int fd); /* of the interface that has the socket's own address; 0 = none */
 void addr_from_sockaddr(const struct sockaddr *from, struct wire_addr *a);
 bool addr_is_same_host(const struct wire_addr *a, const struct wire_addr *b);
 void addr_text(const struct sockaddr_storage *s, char text[ADDR_TEXT_BYTES]);

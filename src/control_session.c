@@ -299,6 +299,7 @@ void session_connect(struct peer *peer, struct conn *c)
 	c->state = CONN_UP;
 	c->deadline_ns = UINT64_MAX;
 	c->up_ns = now;
+	c->ifindex = addr_ifindex(c->watch.fd);
 	peer->conn = c;
 	peer->unsent = peer->kept.head;
 	peer->sent = peer->kept_first;
@@ -318,6 +319,18 @@ void session_connect(struct peer *peer, struct conn *c)
 	}
 	peer->lost_ns = 0;
 	session_look(peer);
+}
+
+void control_link_down(int ifindex)
+{
+	if (!control_is_this_process()) {
+		return;
+	}
+	for (struct peer *peer = ctl.up; peer; peer = peer->up_next) {
+		if (peer->conn && peer->conn->ifindex == ifindex) {
+			dial_again(peer, peer->addr_last + 1, 0);
+		}
+	}
 }
 
 void session_lost(struct peer *peer, struct conn *c, const char *why)

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "control.h"
 #include "device.h"
 #include "log.h"
 #include "railmap.h"
@@ -212,6 +213,9 @@ static void netlink_link(const struct ifinfomsg *info)
 		if (__atomic_load_n(&port_at(i)->ifindex, __ATOMIC_ACQUIRE) == info->ifi_index) {
 			port_said(i, up, now_ns(), "rtnetlink");
 		}
+	}
+	if (!up) {
+		control_link_down(info->ifi_index);
 	}
 }
 

@@ -10,6 +10,7 @@
 #include "net_proxy.h"
 
 #include <criterion/criterion.h>
+#include <net/if.h>
 #include <signal.h>
 
 /* ---- two processes with proxies between them ---- */
@@ -153,6 +154,37 @@ Test(session, the_other_address_is_taken_when_one_is_dead)
 	exchange(peer, 10, 100);
 	cr_assert_eq(rec_now().downs, 0);
 	proxy_set(&to_other_too.stalled, 0);
+	proxy_set(&to_us.stalled, 0);
+	world_stop(&o, peer);
+}
+
+static uint64_t link_down(struct timer *t, uint64_t now)
+{
+	(void)t;
+	(void)now;
+	control_link_down((int)if_nametoindex("lo"));
+	return UINT64_MAX;
+}
+
+/* Long before silence would show it. */
+Test(session, a_lost_link_moves_it_to_the_other_address)
+{
+	struct timer told = {.fn = link_down};
+	struct other o;
+	struct peer *peer;
+
+	has_two_ways = true;
+	control_limits.silent_ns = 3600 * NS_PER_S;
+	peer = world_start(&o, 7);
+	exchange(peer, 10, 100);
+	proxy_set(&to_us.stalled, 1); /* the other end cannot help */
+	proxy_set(&to_other.stalled, 1);
+	timer_set(&told, 0);
+	exchange(peer, 10, 100);
+	cr_assert_geq(proxy_word(&to_other_too.links), 1);
+	cr_assert_eq(rec_now().downs, 0);
+	timer_del(&told);
+	proxy_set(&to_other.stalled, 0);
 	proxy_set(&to_us.stalled, 0);
 	world_stop(&o, peer);
 }
