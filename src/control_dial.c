@@ -32,11 +32,6 @@ enum {
 	PAUSES_MAX = 4
 };
 
-static uint64_t earlier(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 static bool is_first_dial(const struct conn *c)
 {
 	return peer_state(c->peer) == PEER_DIALING;

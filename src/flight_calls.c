@@ -289,8 +289,10 @@ int flight_recover_letter(struct core_recover *r, const struct core_letter *in,
 	if (f == NULL) {
 		return core_recover_letter(r, in, answer, now_ns);
 	}
-	BEGIN(f, .fn = FLIGHT_LETTER, .a = flight_letter_pack(in, packed), .payload = packed,
-	      .bytes = flight_letter_pack(in, packed), .now_ns = now_ns);
+	uint32_t bytes = flight_letter_pack(in, packed);
+
+	BEGIN(f, .fn = FLIGHT_LETTER, .a = bytes, .payload = packed, .bytes = bytes,
+	      .now_ns = now_ns);
 	int rc = core_recover_letter(r, in, answer, now_ns);
 	uint64_t h = rc == 0 && answer->type != 0 ? flight_check_letter(1, answer) : (uint64_t)rc;
 

@@ -639,11 +639,6 @@ static void inbox_take(struct comm *c, uint64_t now)
 
 /* --- looks -------------------------------------------------------------------------------- */
 
-static uint64_t earlier(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 /* A question that came before our fence was over. */
 static void later_take(struct comm *c, uint32_t l, uint64_t now)
 {

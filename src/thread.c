@@ -564,8 +564,12 @@ int worker_start(struct worker *w, const char *name)
 	pthread_mutex_init(&w->lock, NULL);
 	snprintf(w->name, sizeof(w->name), "%s", name);
 	rc = queue_start(w, &w->jobs);
-	w->started = rc == 0;
-	return rc;
+	if (rc) {
+		pthread_mutex_destroy(&w->lock);
+		return rc;
+	}
+	w->started = true;
+	return 0;
 }
 
 void worker_stop(struct worker *w)
@@ -582,6 +586,7 @@ void worker_stop(struct worker *w)
 	pthread_mutex_unlock(&w->lock);
 	queue_join(&w->jobs);
 	queue_join(&w->late);
+	pthread_mutex_destroy(&w->lock);
 	w->started = false;
 }
 

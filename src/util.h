@@ -31,6 +31,11 @@ static inline uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
+static inline uint64_t earlier(uint64_t one_ns, uint64_t other_ns)
+{
+	return one_ns < other_ns ? one_ns : other_ns;
+}
+
 /*
  * The owner word of a comm: who may drive it now. NCCL's thread and the plugin thread both only
  * try; neither waits, and neither holds it across a system call.

@@ -176,13 +176,14 @@ void core_recover_ready(struct core_recover *r, uint32_t lane, int rc, uint64_t 
 void core_recover_verified(struct core_recover *r, uint32_t lane, uint32_t generation,
 			   uint64_t now_ns);
 
+enum { CORE_LETTER_LATER = 1 };
+
 /*
  * core_recover_letter - a letter of the other half. All completions must have been fed before a
  * LETTER_ASK. *answer is the letter to send back, type 0 if none. Returns 0; CORE_LETTER_LATER: it
  * is to be kept, and given again once core_recover_fenced() of its lane was called and
  * core_recover_next() has nothing more; -EPROTO: it makes no sense, the comm must fail.
  */
-enum { CORE_LETTER_LATER = 1 };
 int core_recover_letter(struct core_recover *r, const struct core_letter *in,
 			struct core_letter *answer, uint64_t now_ns);
 

@@ -17,21 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../../tools/railyard/pins.h"
 #include "railmap.h"
+#include "util.h"
 
 #define WRITES_TIMED 200000
-
-static uint64_t clock_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static int make_row(int publish_fd, uint32_t *index)
 {
@@ -86,7 +78,7 @@ static int read_all(const struct railmap *m, uint32_t index, uint64_t reads)
 	uint64_t again = 0;
 	uint64_t moved = 0;
 	uint64_t last = 0;
-	uint64_t begin_ns = clock_ns();
+	uint64_t begin_ns = now_ns();
 
 	for (uint64_t i = 0; i < reads; i++) {
 		if (railmap_row_copy(m, index, &row)) {
@@ -99,25 +91,25 @@ static int read_all(const struct railmap *m, uint32_t index, uint64_t reads)
 	}
 	printf("torn reads: %llu of %llu (%llu saw a new value, %llu gave up), %.1f ns a read\n",
 	       (unsigned long long)bad, (unsigned long long)reads, (unsigned long long)moved,
-	       (unsigned long long)again, (double)(clock_ns() - begin_ns) / (double)reads);
+	       (unsigned long long)again, (double)(now_ns() - begin_ns) / (double)reads);
 	return bad == 0 && moved > 1 ? 0 : 1;
 }
 
 static void time_calm(const struct railmap *m, int publish_fd, uint32_t index)
 {
 	struct railmap_view view;
-	uint64_t begin_ns = clock_ns();
+	uint64_t begin_ns = now_ns();
 
 	for (int i = 0; i < WRITES_TIMED; i++) {
 		write_once(publish_fd, index, 1);
 	}
-	printf("publish: %.0f ns a call\n", (double)(clock_ns() - begin_ns) / WRITES_TIMED);
-	begin_ns = clock_ns();
+	printf("publish: %.0f ns a call\n", (double)(now_ns() - begin_ns) / WRITES_TIMED);
+	begin_ns = now_ns();
 	for (int i = 0; i < WRITES_TIMED; i++) {
 		railmap_read(m, index, &view);
 	}
 	printf("railmap_read: %.1f ns, nobody writing\n",
-	       (double)(clock_ns() - begin_ns) / WRITES_TIMED);
+	       (double)(now_ns() - begin_ns) / WRITES_TIMED);
 }
 
 /* What ran while statistics were on; the caller has traffic for the packet hooks. */
@@ -178,7 +170,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: bench_map DIR READS [--costs]\n");
 		return 2;
 	}
-	if (railmap_open(&m, argv[1], clock_ns(), why, sizeof(why))) {
+	if (railmap_open(&m, argv[1], now_ns(), why, sizeof(why))) {
 		fprintf(stderr, "bench_map: %s\n", why);
 		return 1;
 	}

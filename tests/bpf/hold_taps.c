@@ -8,21 +8,13 @@
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../../tools/railyard/taps.h"
 #include "railmap.h"
+#include "util.h"
 
 #define REFRESH_MS 100
-
-static uint64_t clock_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static void hold(struct taps *taps, const struct railmap *m)
 {
@@ -50,7 +42,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: hold_taps DIR\n");
 		return 2;
 	}
-	if (railmap_open(&m, argv[1], clock_ns(), why, sizeof(why))) {
+	if (railmap_open(&m, argv[1], now_ns(), why, sizeof(why))) {
 		fprintf(stderr, "%s\n", why);
 		return 1;
 	}

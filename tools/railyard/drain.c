@@ -11,12 +11,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cmd.h"
 #include "pins.h"
 #include "railmap.h"
+#include "util.h"
 
 static const char drain_help[] =
 	"usage: railyard drain|undrain [--bpffs DIR] PORT\n"
@@ -30,17 +30,10 @@ static const char drain_help[] =
 
 struct drain_job {
 	const char *verb; /* "drain" or "undrain" */
+	bool drain;
 	const char *bpffs;
 	const char *port;
 };
-
-static uint64_t clock_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static void row_name(const struct railmap_row *row, char *out, size_t bytes)
 {
@@ -98,23 +91,23 @@ static int refuse(const struct drain_job *job, const char *what, int err)
 static int set_row(const struct drain_job *job, const struct railmap *m, int publish_fd,
 		   uint32_t index)
 {
-	struct railmap_publish p = {.op = RAILMAP_OP_DRAIN, .index = index};
+	struct railmap_publish p = {.op = RAILMAP_OP_DRAIN, .index = index,
+				    .value = job->drain};
 	struct railmap_row row;
 	char name[32];
 	int ret = railmap_row_copy(m, index, &row);
 
-	p.value = strcmp(job->verb, "drain") == 0;
-	if (ret == 0 && (row.drained_ns != 0) == (p.value != 0)) {
-		row_name(&row, name, sizeof(name));
-		printf("%s: was %s already\n", name, p.value ? "drained" : "in service");
-		return 0;
+	bool already = ret == 0 && (row.drained_ns != 0) == job->drain;
+
+	if (ret == 0 && !already) {
+		ret = pins_publish(publish_fd, &p);
 	}
-	ret = ret ? ret : pins_publish(publish_fd, &p);
 	if (ret) {
 		return refuse(job, job->port, ret);
 	}
 	row_name(&row, name, sizeof(name));
-	printf("%s: %s\n", name, p.value ? "drained" : "in service");
+	printf(already ? "%s: was %s already\n" : "%s: %s\n", name,
+	       job->drain ? "drained" : "in service");
 	return 0;
 }
 
@@ -149,7 +142,7 @@ static int set_locked(const struct drain_job *job, const char *dir)
 	struct railmap m;
 	int ret;
 
-	if (railmap_open(&m, dir, clock_ns(), why, sizeof(why))) {
+	if (railmap_open(&m, dir, now_ns(), why, sizeof(why))) {
 		fprintf(stderr, "railyard: %s: %s\n", job->verb, why);
 		return 1;
 	}
@@ -187,7 +180,7 @@ int cmd_drain(int argc, char **argv)
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
 	};
-	struct drain_job job = {.verb = argv[0]};
+	struct drain_job job = {.verb = argv[0], .drain = strcmp(argv[0], "drain") == 0};
 	int c;
 
 	while ((c = getopt_long(argc, argv, "b:h", options, NULL)) != -1) {

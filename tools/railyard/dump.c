@@ -3,8 +3,6 @@
  * dump.c - `railyard dump`: what a process that has the plugin waits for, and what became of its
  * lanes, from its state page; also from the page that a dead process left.
  */
-#define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -12,10 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "age.h"
 #include "cmd.h"
 #include "dump_page.h"
+#include "util.h"
 
 static const char dump_help[] =
 	"usage: railyard dump [PID|FILE] [--json]\n"
@@ -29,16 +28,11 @@ static const char dump_help[] =
 
 enum { AGE_BYTES = 24 };
 
-static uint64_t now_ns; /* all ages of one dump are as of then */
-
-static double age_s(uint64_t then_ns)
-{
-	return now_ns > then_ns ? (double)(now_ns - then_ns) / 1e9 : 0;
-}
+static uint64_t dump_ns; /* all ages of one dump are as of then */
 
 static const char *age_text(uint64_t then_ns, char text[AGE_BYTES])
 {
-	double s = age_s(then_ns);
+	double s = age_s(dump_ns, then_ns);
 
 	if (!then_ns) {
 		return "-";
@@ -164,7 +158,7 @@ static void print_lanes(const struct page *p)
 
 static json_t *json_age(uint64_t then_ns)
 {
-	return then_ns ? json_real(age_s(then_ns)) : json_null();
+	return then_ns ? json_real(age_s(dump_ns, then_ns)) : json_null();
 }
 
 static json_t *json_head(const struct page *p)
@@ -275,40 +269,29 @@ static int show(const char *path, bool json)
 	return 0;
 }
 
-static int is_page(const struct dirent *entry)
+/* `all`: an array to put it into; NULL: print it. */
+static void list_one(const char *path, void *all)
 {
-	return strncmp(entry->d_name, RAILSTATE_PREFIX, strlen(RAILSTATE_PREFIX)) == 0;
+	struct page *p = read_said(path, -ENOENT); /* it has ended just now */
+
+	if (p && all) {
+		json_array_append_new(all, json_head(p));
+	} else if (p) {
+		print_head(p);
+	}
+	free(p);
 }
 
 static int list(bool json)
 {
-	struct dirent **entries;
-	int count = scandir(RAILSTATE_DIR, &entries, is_page, versionsort);
-	json_t *all = json_array();
+	json_t *all = json ? json_array() : NULL;
+	int count = page_each(list_one, all);
 
-	for (int i = 0; i < count; i++) {
-		char path[sizeof(RAILSTATE_DIR) + sizeof(entries[i]->d_name) + 1];
-		struct page *p;
-
-		snprintf(path, sizeof(path), RAILSTATE_DIR "/%s", entries[i]->d_name);
-		p = read_said(path, -ENOENT); /* it has ended just now */
-		if (p && json) {
-			json_array_append_new(all, json_head(p));
-		} else if (p) {
-			print_head(p);
-		}
-		free(p);
-		free(entries[i]);
-	}
-	if (count >= 0) {
-		free(entries);
-	}
 	if (json) {
-		print_json(json_incref(all));
-	} else if (count <= 0) {
+		print_json(all);
+	} else if (count == 0) {
 		printf("no process shows its state in " RAILSTATE_DIR "\n");
 	}
-	json_decref(all);
 	return 0;
 }
 
@@ -320,7 +303,6 @@ int cmd_dump(int argc, char **argv)
 		{NULL, 0, NULL, 0},
 	};
 	char path[64 + sizeof(PREFIX)];
-	struct timespec now;
 	bool json = false;
 	int c;
 
@@ -335,8 +317,7 @@ int cmd_dump(int argc, char **argv)
 		fputs(dump_help, stderr);
 		return 2;
 	}
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	dump_ns = now_ns();
 	if (optind == argc) {
 		return list(json);
 	}

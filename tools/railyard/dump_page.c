@@ -3,12 +3,15 @@
  * dump_page.c - see dump_page.h. The file may be any other program's, half a page, or made by
  * somebody who means harm to root: nothing in it is used before it was checked.
  */
+#define _GNU_SOURCE
 #include "dump_page.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -201,4 +204,27 @@ const struct railstate_comm *page_comm(const struct page *p, const struct railst
 		}
 	}
 	return NULL;
+}
+
+static int is_page(const struct dirent *entry)
+{
+	return strncmp(entry->d_name, RAILSTATE_PREFIX, strlen(RAILSTATE_PREFIX)) == 0;
+}
+
+int page_each(void (*fn)(const char *path, void *arg), void *arg)
+{
+	struct dirent **entries;
+	int count = scandir(RAILSTATE_DIR, &entries, is_page, versionsort);
+
+	for (int i = 0; i < count; i++) {
+		char path[sizeof(RAILSTATE_DIR) + sizeof(entries[i]->d_name) + 1];
+
+		snprintf(path, sizeof(path), RAILSTATE_DIR "/%s", entries[i]->d_name);
+		fn(path, arg);
+		free(entries[i]);
+	}
+	if (count >= 0) {
+		free(entries);
+	}
+	return count > 0 ? count : 0;
 }

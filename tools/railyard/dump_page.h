@@ -22,6 +22,9 @@ struct page {
  */
 int page_read(const char *path, struct page **out, char *why, size_t why_bytes);
 
+/* page_each - fn for the path of each state page of this host; returns how many there are. */
+int page_each(void (*fn)(const char *path, void *arg), void *arg);
+
 /* page_comm - the comm of a lane; NULL if it went away just then. */
 const struct railstate_comm *page_comm(const struct page *p, const struct railstate_lane *lane);
 

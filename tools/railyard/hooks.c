@@ -89,7 +89,7 @@ void hook_missing(struct hook_status *status, enum railmap_hook hook, int err)
 	hook_refused(status, hook_infos[hook].tier == 2 ? "fentry programs" : "this program", err);
 }
 
-static bool locked_down(void)
+bool hooks_locked_down(void)
 {
 	char line[128] = "";
 	FILE *f = fopen("/sys/kernel/security/lockdown", "re");
@@ -114,7 +114,7 @@ static int probe_base(void)
 		return -ENOTSUP;
 	}
 	ret = try_load(NULL);
-	if (ret && locked_down()) {
+	if (ret && hooks_locked_down()) {
 		fprintf(stderr,
 			"railyard: load: kernel lockdown \"confidentiality\" refuses BPF programs "
 			"that read kernel memory\n");
@@ -130,6 +130,30 @@ static int probe_base(void)
 	return ret;
 }
 
+static int libbpf_says_nothing(enum libbpf_print_level level, const char *fmt, va_list args)
+{
+	(void)level;
+	(void)fmt;
+	(void)args;
+	return 0;
+}
+
+void hooks_quiet(void)
+{
+	libbpf_set_print(libbpf_says_nothing);
+}
+
+bool hook_is_off(struct hook_status *status, enum railmap_hook hook, bool soft)
+{
+	bool off = hook_infos[hook].tier == 1 && !soft;
+
+	if (off) {
+		status->state = HOOK_OFF;
+		snprintf(status->why, sizeof(status->why), "no rail is soft RoCE");
+	}
+	return off;
+}
+
 int hooks_probe(bool soft, struct hook_status status[RAILMAP_HOOK_COUNT])
 {
 	int ret = probe_base();
@@ -139,9 +163,7 @@ int hooks_probe(bool soft, struct hook_status status[RAILMAP_HOOK_COUNT])
 	}
 	for (int i = 0; i < RAILMAP_HOOK_COUNT; i++) {
 		memset(&status[i], 0, sizeof(status[i]));
-		if (hook_infos[i].tier == 1 && !soft) {
-			status[i].state = HOOK_OFF;
-			snprintf(status[i].why, sizeof(status[i].why), "no rail is soft RoCE");
+		if (hook_is_off(&status[i], (enum railmap_hook)i, soft)) {
 			continue;
 		}
 		ret = hook_infos[i].program ? try_load(hook_infos[i].program) : 0;

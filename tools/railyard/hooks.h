@@ -42,6 +42,15 @@ struct hook_status {
  */
 int hooks_probe(bool soft, struct hook_status status[RAILMAP_HOOK_COUNT]);
 
+/* hook_is_off - note that a hook is not wanted, if that is so. */
+bool hook_is_off(struct hook_status *status, enum railmap_hook hook, bool soft);
+
+/* hooks_quiet - from now on libbpf prints nothing of its own. */
+void hooks_quiet(void);
+
+/* hooks_locked_down - is the kernel in lockdown "confidentiality", which refuses such programs? */
+bool hooks_locked_down(void);
+
 /* hook_missing - note that a hook failed with `err` (negative errno), in plain words. */
 void hook_missing(struct hook_status *status, enum railmap_hook hook, int err);
 

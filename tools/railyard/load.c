@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cmd.h"
@@ -22,6 +21,7 @@
 #include "pins.h"
 #include "ports.h"
 #include "railmap.h"
+#include "util.h"
 #include "railyard.skel.h"
 
 #define LINK_COUNT RAILMAP_HOOK_COUNT
@@ -52,22 +52,6 @@ static const char load_help[] =
 	"  --verbose    also print what libbpf and the kernel's verifier say\n";
 
 /* ---- small parts ---- */
-
-static uint64_t clock_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-static int libbpf_quiet(enum libbpf_print_level level, const char *fmt, va_list args)
-{
-	(void)level;
-	(void)fmt;
-	(void)args;
-	return 0;
-}
 
 static int fail(int err, const char *what)
 {
@@ -373,7 +357,7 @@ static int load_into(const char *dir, struct port_list *ports, const struct load
 	struct railmap old;
 	char why[RAILMAP_WHY_BYTES];
 	uint64_t generation = 1;
-	bool had_old = railmap_open(&old, dir, clock_ns(), why, sizeof(why)) == 0;
+	bool had_old = railmap_open(&old, dir, now_ns(), why, sizeof(why)) == 0;
 	int publish_fd;
 	int ret = hooks_probe(ports_any_soft(ports), l.hooks);
 
@@ -415,7 +399,7 @@ static int add_rows(const char *dir, struct port_list *ports, const struct load_
 	struct railmap m;
 	char why[RAILMAP_WHY_BYTES];
 	int fd;
-	int ret = railmap_open(&m, dir, clock_ns(), why, sizeof(why));
+	int ret = railmap_open(&m, dir, now_ns(), why, sizeof(why));
 
 	if (ret) {
 		return 1; /* of another version, or dead: replace it */
@@ -484,7 +468,7 @@ int cmd_load(int argc, char **argv)
 		return 1;
 	}
 	if (!o.verbose) {
-		libbpf_set_print(libbpf_quiet);
+		hooks_quiet();
 	}
 	if (find_ports(&ports, argc - optind, argv + optind) || pins_prepare(o.bpffs, dir)) {
 		return 1;

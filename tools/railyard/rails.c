@@ -8,12 +8,13 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "age.h"
 #include "cmd.h"
 #include "hooks.h"
 #include "railmap.h"
+#include "util.h"
 
 static const char rails_help[] =
 	"usage: railyard rails [--bpffs DIR] [--json] [--watch]\n"
@@ -24,14 +25,6 @@ static const char rails_help[] =
 	"  --bpffs DIR  the map that `railyard load --bpffs DIR` made\n"
 	"  --json       one JSON object (with --watch: one per line and second)\n"
 	"  --watch      again each second, until interrupted\n";
-
-static uint64_t clock_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
 
 static const char *link_word(const struct railmap_view *view)
 {
@@ -51,11 +44,6 @@ static const char *link_word(const struct railmap_view *view)
 		break;
 	}
 	return "unknown";
-}
-
-static double age_s(uint64_t now_ns, uint64_t then_ns)
-{
-	return then_ns && now_ns > then_ns ? (double)(now_ns - then_ns) / 1e9 : 0;
 }
 
 struct counter {
@@ -94,7 +82,7 @@ static void port_name(const struct railmap_row *row, char *out, size_t bytes)
 /* ---- table ---- */
 
 static void print_row(uint32_t index, const struct railmap_row *row, const struct railmap_view *v,
-		      uint64_t now_ns)
+		      uint64_t now)
 {
 	struct counter c[COUNTER_COUNT];
 	char port[32];
@@ -102,7 +90,7 @@ static void print_row(uint32_t index, const struct railmap_row *row, const struc
 
 	port_name(row, port, sizeof(port));
 	if (v->link_change_ns) {
-		snprintf(since, sizeof(since), "%.1f s", age_s(now_ns, v->link_change_ns));
+		snprintf(since, sizeof(since), "%.1f s", age_s(now, v->link_change_ns));
 	}
 	printf("%-4u %-12s %-10.15s %-10s %10s", index, port, row->ifname[0] ? row->ifname : "-",
 	       link_word(v), since);
@@ -117,7 +105,7 @@ static void print_row(uint32_t index, const struct railmap_row *row, const struc
 	printf("%s\n", v->drained ? "  drained" : "");
 }
 
-static void print_table(const struct railmap *m, uint64_t now_ns)
+static void print_table(const struct railmap *m, uint64_t now)
 {
 	struct railmap_row row;
 	struct railmap_view view;
@@ -127,7 +115,7 @@ static void print_table(const struct railmap *m, uint64_t now_ns)
 	       "NAK", "RNR");
 	for (uint32_t i = 0; i < RAILMAP_ROWS; i++) {
 		if (railmap_row_copy(m, i, &row) == 0 && railmap_read(m, i, &view) == 0) {
-			print_row(i, &row, &view, now_ns);
+			print_row(i, &row, &view, now);
 		}
 	}
 }
@@ -135,7 +123,7 @@ static void print_table(const struct railmap *m, uint64_t now_ns)
 /* ---- JSON ---- */
 
 static json_t *json_row(uint32_t index, const struct railmap_row *row, const struct railmap_view *v,
-			uint64_t now_ns)
+			uint64_t now)
 {
 	struct counter c[COUNTER_COUNT];
 	json_t *out = json_object();
@@ -157,7 +145,7 @@ static json_t *json_row(uint32_t index, const struct railmap_row *row, const str
 	}
 	json_object_set_new(out, "link", json_string(link_word(v)));
 	if (v->link_change_ns) {
-		json_object_set_new(out, "link_age_s", json_real(age_s(now_ns, v->link_change_ns)));
+		json_object_set_new(out, "link_age_s", json_real(age_s(now, v->link_change_ns)));
 	}
 	json_object_set_new(out, "link_downs", json_integer((json_int_t)row->link_downs));
 	json_object_set_new(out, "link_ups", json_integer((json_int_t)row->link_ups));
@@ -172,7 +160,7 @@ static json_t *json_row(uint32_t index, const struct railmap_row *row, const str
 	return out;
 }
 
-static json_t *json_map(const struct railmap *m, uint64_t now_ns)
+static json_t *json_map(const struct railmap *m, uint64_t now)
 {
 	json_t *out = json_object();
 	json_t *hooks = json_array();
@@ -191,16 +179,16 @@ static json_t *json_map(const struct railmap *m, uint64_t now_ns)
 	json_object_set_new(out, "hooks", hooks);
 	for (uint32_t i = 0; i < RAILMAP_ROWS; i++) {
 		if (railmap_row_copy(m, i, &row) == 0 && railmap_read(m, i, &view) == 0) {
-			json_array_append_new(rails, json_row(i, &row, &view, now_ns));
+			json_array_append_new(rails, json_row(i, &row, &view, now));
 		}
 	}
 	json_object_set_new(out, "rails", rails);
 	return out;
 }
 
-static void print_json(const struct railmap *m, uint64_t now_ns, bool one_line)
+static void print_json(const struct railmap *m, uint64_t now, bool one_line)
 {
-	json_t *map = json_map(m, now_ns);
+	json_t *map = json_map(m, now);
 
 	json_dumpf(map, stdout, one_line ? JSON_COMPACT : JSON_INDENT(2));
 	printf("\n");
@@ -256,19 +244,19 @@ static int show(const struct rails_options *o)
 {
 	char why[RAILMAP_WHY_BYTES];
 	struct railmap m;
-	uint64_t now_ns = clock_ns();
+	uint64_t now = now_ns();
 
-	if (railmap_open(&m, o->bpffs, now_ns, why, sizeof(why))) {
+	if (railmap_open(&m, o->bpffs, now, why, sizeof(why))) {
 		fprintf(stderr, "railyard: %s\n", why);
 		return 1;
 	}
 	if (o->json) {
-		print_json(&m, now_ns, o->watch);
+		print_json(&m, now, o->watch);
 	} else {
 		if (o->watch && isatty(STDOUT_FILENO)) {
 			printf("\033[H\033[J");
 		}
-		print_table(&m, now_ns);
+		print_table(&m, now);
 	}
 	fflush(stdout);
 	railmap_close(&m);

@@ -369,7 +369,7 @@ static int call_letter(struct call *k)
 	k->hash = rc == 0 && answer.type != 0 ? flight_check_letter(1, &answer) : (uint64_t)rc;
 	k->lane = in.lane < k->c->lanes ? in.lane : 0;
 	if (rc != 0) {
-		say(k, " -> cannot be");
+		say(k, rc == CORE_LETTER_LATER ? " -> later" : " -> cannot be");
 	} else if (answer.type != 0) {
 		say(k, " ->");
 		say_letter(k, &answer);

@@ -4,10 +4,6 @@
  * and what is missing, in plain words. Changes nothing; root is told more, since only root may ask
  * the kernel which programs it takes.
  */
-#include <bpf/libbpf.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,13 +11,14 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "age.h"
 #include "cmd.h"
 #include "dump_page.h"
 #include "hooks.h"
 #include "railmap.h"
+#include "util.h"
 
 static const char status_help[] =
 	"usage: railyard status [--bpffs DIR]\n"
@@ -31,41 +28,7 @@ static const char status_help[] =
 	"a hook is not live. Exit status 0: there is a map that the plugin believes; 1: none.\n"
 	"  --bpffs DIR  the map that `railyard load --bpffs DIR` made\n";
 
-static uint64_t clock_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-static double age_s(uint64_t now_ns, uint64_t then_ns)
-{
-	return then_ns && now_ns > then_ns ? (double)(now_ns - then_ns) / 1e9 : 0;
-}
-
-static int libbpf_quiet(enum libbpf_print_level level, const char *fmt, va_list args)
-{
-	(void)level;
-	(void)fmt;
-	(void)args;
-	return 0;
-}
-
 /* ---- this host ---- */
-
-/* First line of a small file; "" if it cannot be read. */
-static void read_line(const char *path, char *line, size_t bytes)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd >= 0 ? read(fd, line, bytes - 1) : 0;
-
-	line[n > 0 ? n : 0] = '\0';
-	line[strcspn(line, "\n")] = '\0';
-	if (fd >= 0) {
-		close(fd);
-	}
-}
 
 /* Effective capabilities of this process, as bits. */
 static uint64_t own_capabilities(void)
@@ -108,15 +71,13 @@ static void print_capabilities(void)
 /* What would keep `railyard load` from working, each in a line. */
 static void print_hindrances(void)
 {
-	char line[128];
 	struct stat st;
 
 	if (access("/sys/kernel/btf/vmlinux", R_OK)) {
 		printf("  missing  BTF of this kernel (/sys/kernel/btf/vmlinux): it needs "
 		       "CONFIG_DEBUG_INFO_BTF\n");
 	}
-	read_line("/sys/kernel/security/lockdown", line, sizeof(line));
-	if (strstr(line, "[confidentiality]")) {
+	if (hooks_locked_down()) {
 		printf("  missing  permission of the kernel: lockdown is in confidentiality mode, "
 		       "which refuses BPF that reads the kernel\n");
 	}
@@ -142,44 +103,36 @@ static bool any_soft(const struct railmap *m)
 	return soft;
 }
 
-/* Why hook i is not live, as far as can be told now. */
-static void why_not(enum railmap_hook i, const struct hook_status *probed, bool soft, char *why,
-		    size_t bytes)
+/* A hook that the map lacks, after a probe of it if there was one. */
+static void hook_lacks(struct hook_status *s, bool probed)
 {
-	if (hook_infos[i].tier == 1 && !soft) {
-		snprintf(why, bytes, "no rail is soft RoCE");
-	} else if (!probed) {
-		snprintf(why, bytes, "as root this says why");
-	} else if (probed->state == HOOK_LIVE) {
-		snprintf(why, bytes, "this kernel takes it now: `railyard load` again");
-	} else {
-		snprintf(why, bytes, "%s", probed->why);
+	if (!probed || s->state == HOOK_LIVE) {
+		s->state = HOOK_MISSING;
+		snprintf(s->why, sizeof(s->why), "%s",
+			 probed ? "this kernel takes it now: `railyard load` again"
+				: "as root this says why");
 	}
 }
 
 static void print_hooks(const struct railmap *m)
 {
-	struct hook_status probed[RAILMAP_HOOK_COUNT];
+	struct hook_status status[RAILMAP_HOOK_COUNT];
 	bool soft = any_soft(m);
-	bool asked = geteuid() == 0 && hooks_probe(soft, probed) == 0;
-	char why[HOOK_WHY_BYTES];
+	bool probed = geteuid() == 0 && hooks_probe(soft, status) == 0;
 
-	printf("hooks:\n");
 	for (int i = 0; i < RAILMAP_HOOK_COUNT; i++) {
-		const struct hook_info *info = &hook_infos[i];
-		bool off = info->tier == 1 && !soft;
+		enum railmap_hook hook = (enum railmap_hook)i;
 
-		if (railmap_has_hook(m, (enum railmap_hook)i)) {
-			printf("  live     %-23s %s\n", info->name, info->gives);
-			continue;
+		if (railmap_has_hook(m, hook)) {
+			status[i].state = HOOK_LIVE;
+		} else if (!hook_is_off(&status[i], hook, soft)) {
+			hook_lacks(&status[i], probed);
 		}
-		why_not((enum railmap_hook)i, asked ? &probed[i] : NULL, soft, why, sizeof(why));
-		printf("  %-8s %-23s %s%s%s\n", off ? "off" : "missing", info->name, why,
-		       off ? "" : ": ", off ? "" : info->without);
 	}
+	hooks_print(status);
 }
 
-static void print_rails(const struct railmap *m, uint64_t now_ns)
+static void print_rails(const struct railmap *m, uint64_t now)
 {
 	unsigned int rails = 0, down = 0, drained = 0;
 	uint64_t sample_ns = 0;
@@ -198,7 +151,7 @@ static void print_rails(const struct railmap *m, uint64_t now_ns)
 	printf("rails: %u, %u down, %u drained\n", rails, down, drained);
 	if (sample_ns) {
 		printf("counters of NICs: last read %.1f s ago\n",
-		       age_s(now_ns, sample_ns + m->clock_ahead_ns));
+		       age_s(now, sample_ns + m->clock_ahead_ns));
 	} else {
 		printf("counters of NICs: nobody has read any: no congestion signals of ports "
 		       "whose packets the kernel does not see\n");
@@ -209,31 +162,26 @@ static int print_map(const char *bpffs)
 {
 	char why[RAILMAP_WHY_BYTES];
 	struct railmap m;
-	uint64_t now_ns = clock_ns();
+	uint64_t now = now_ns();
 
-	if (railmap_open(&m, bpffs, now_ns, why, sizeof(why))) {
+	if (railmap_open(&m, bpffs, now, why, sizeof(why))) {
 		printf("%s\n", why);
 		print_hindrances();
 		return 1;
 	}
-	now_ns = clock_ns();
+	now = now_ns();
 	printf("rail map: abi %u, generation %" PRIu64 ", loaded %.0f s ago by railyard %.15s\n",
-	       m.hdr->abi, m.hdr->generation, age_s(now_ns, m.hdr->load_ns + m.clock_ahead_ns),
+	       m.hdr->abi, m.hdr->generation, age_s(now, m.hdr->load_ns + m.clock_ahead_ns),
 	       m.hdr->version);
 	printf("heartbeat: %.1f s ago, %" PRIu64 " so far\n",
-	       age_s(now_ns, m.hdr->heartbeat_ns + m.clock_ahead_ns), m.hdr->heartbeats);
+	       age_s(now, m.hdr->heartbeat_ns + m.clock_ahead_ns), m.hdr->heartbeats);
 	print_hooks(&m);
-	print_rails(&m, now_ns);
+	print_rails(&m, now);
 	railmap_close(&m);
 	return 0;
 }
 
 /* ---- the plugins ---- */
-
-static int is_page(const struct dirent *entry)
-{
-	return strncmp(entry->d_name, RAILSTATE_PREFIX, strlen(RAILSTATE_PREFIX)) == 0;
-}
 
 static void print_port(const struct railstate_port *port)
 {
@@ -246,18 +194,18 @@ static void print_port(const struct railstate_port *port)
 	}
 }
 
-/* What one process makes of its ports. Returns 1 if it lives. */
-static int print_process(const char *path)
+/* What one process makes of its ports; counts those that live. */
+static void print_process(const char *path, void *count)
 {
+	unsigned int *alive = count;
 	struct page *p = NULL;
 	char why[512];
-	int alive;
 
 	if (page_read(path, &p, why, sizeof(why))) {
-		return 0; /* of another user, of another version, or just ended */
+		return; /* of another user, of another version, or just ended */
 	}
-	alive = p->alive;
-	if (alive) {
+	if (p->alive) {
+		++*alive;
 		printf("process %u:", p->s.head.pid);
 		for (uint32_t i = 0; i < p->port_count; i++) {
 			print_port(&p->s.port[i]);
@@ -266,25 +214,13 @@ static int print_process(const char *path)
 		printf("\n");
 	}
 	free(p);
-	return alive;
 }
 
 static void print_processes(void)
 {
-	struct dirent **entries;
-	int count = scandir(RAILSTATE_DIR, &entries, is_page, alphasort);
-	int alive = 0;
+	unsigned int alive = 0;
 
-	for (int i = 0; i < count; i++) {
-		char path[sizeof(RAILSTATE_DIR) + sizeof(entries[i]->d_name) + 1];
-
-		snprintf(path, sizeof(path), RAILSTATE_DIR "/%s", entries[i]->d_name);
-		alive += print_process(path);
-		free(entries[i]);
-	}
-	if (count >= 0) {
-		free(entries);
-	}
+	page_each(print_process, &alive);
 	if (!alive) {
 		printf("processes with the plugin: none that this user may see\n");
 	}
@@ -312,7 +248,7 @@ int cmd_status(int argc, char **argv)
 		fputs(status_help, stderr);
 		return 2;
 	}
-	libbpf_set_print(libbpf_quiet);
+	hooks_quiet();
 	if (uname(&kernel) == 0) {
 		printf("railyard %s, kernel %s\n", RAILYARD_VERSION, kernel.release);
 	}
