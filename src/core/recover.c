@@ -45,6 +45,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "suspect.h"
+
 #define NS_PER_MS 1000000ull
 
 enum todo {
@@ -70,7 +72,7 @@ enum todo {
 		     TODO_VERIFY | TODO_LIVE | TODO_PROBE | TODO_SAY_OPEN
 };
 
-enum { TRIES_MAX = 16, PATIENCE_MAX = 5, SAMPLES_TRUSTED = 4, UNMEASURED = 10, LOOKS = 4 };
+enum { TRIES_MAX = 16 };
 
 static const uint64_t flap_ns = 5000 * NS_PER_MS, hold_min_ns = 125 * NS_PER_MS,
 		      hold_max_ns = 1000 * NS_PER_MS, retry_min_ns = 250 * NS_PER_MS,
@@ -330,29 +332,22 @@ void core_recover_ready(struct core_recover *r, uint32_t l, int rc, uint64_t now
 	}
 }
 
-static void doubt_end(struct core_recover_lane *lane, uint64_t now_ns)
-{
-	lane->still_ns = now_ns;
-	lane->doubt_ns = 0;
-	lane->proof_ns = 0;
-}
-
 static void lane_open(struct core_recover *r, uint32_t l, uint64_t now_ns)
 {
 	struct core_recover_lane *lane = &r->lane[l];
 
 	enter(r, l, RL_ACTIVE, now_ns);
 	/* A lane that is well at the first try after a suspicion was slow, not dead. */
-	if (lane->stalled && lane->tries == 0) {
-		lane->patience = (uint8_t)(lane->patience + (lane->patience < PATIENCE_MAX));
-	} else {
+	if (!lane->stalled || lane->tries != 0) {
 		lane->patience = 0;
+	} else if (lane->patience < SUSPECT_PATIENCE_MAX) {
+		lane->patience++;
 	}
 	lane->stalled = false;
 	lane->opened = lane->generation;
 	lane->opened_ns = now_ns;
 	lane->moved_ns = now_ns;
-	doubt_end(lane, now_ns);
+	suspect_clear(lane, now_ns);
 	lane->waits = false;
 	lane->asked = false;
 	lane->tries = 0;
@@ -651,40 +646,6 @@ int core_recover_letter(struct core_recover *r, const struct core_letter *in,
 
 /* --- progress and timers ------------------------------------------------------------------ */
 
-/*
- * What passed by our own clock since the last look, but no more than a look is meant to take: if
- * this thread did not run for long, neither may others have.
- */
-static uint64_t passed_ns(const struct core_recover *r, uint64_t now_ns)
-{
-	uint64_t passed = now_ns - r->tick_ns, most = r->times.stall_ns / LOOKS;
-
-	return passed < most ? passed : most;
-}
-
-/*
- * A lane stands still since still_ns. Time counts as proof from when another lane has moved: where
- * all stood still alike, the first one to move again does not condemn the others at once.
- */
-static void doubt_go_on(struct core_recover *r, uint32_t l)
-{
-	struct core_recover_lane *lane = &r->lane[l];
-
-	lane->doubt_ns += r->passed_ns;
-	for (uint32_t i = 0; i < r->lane_count; i++) {
-		if (i != l && r->lane[i].state == RL_ACTIVE &&
-		    r->lane[i].moved_ns > lane->still_ns) {
-			lane->proof_ns += r->passed_ns;
-			break;
-		}
-	}
-}
-
-static bool is_proven(const struct core_recover *r, uint32_t l)
-{
-	return r->lane[l].proof_ns >= (r->times.stall_ns / 2) << r->lane[l].patience;
-}
-
 /* Send something over the lanes that are at rest, to see which of them move. */
 static void probe_others(struct core_recover *r, uint32_t l)
 {
@@ -695,68 +656,20 @@ static void probe_others(struct core_recover *r, uint32_t l)
 	}
 }
 
-/* How long a port is busy with what all comms sent through it. */
-static uint64_t port_busy_ns(const struct core_recover *r, uint32_t l)
-{
-	const struct core_load *load = r->cfg->load[r->cfg->lane[l].port];
-
-	if (load == NULL) {
-		return 0;
-	}
-	return __atomic_load_n(&load->inflight_bytes, __ATOMIC_RELAXED) *
-	       __atomic_load_n(&load->cost_ns, __ATOMIC_RELAXED) / CORE_COST_UNIT;
-}
-
-/* How long a lane may stand still before it is suspect; one of unknown rate longer. */
-static uint64_t patience_ns(const struct core_recover *r, uint32_t l)
-{
-	uint64_t due = 2 * port_busy_ns(r, l), least = r->times.stall_ns;
-
-	if (r->send != NULL) {
-		const struct core_lane *lane = &r->send->lane[l];
-		uint64_t own = 2 * (lane->inflight_bytes * lane->cost_ns / CORE_COST_UNIT);
-
-		due = own > due ? own : due;
-		if (lane->samples < SAMPLES_TRUSTED &&
-		    lane->inflight_bytes >= CORE_MEASURED_BYTES) {
-			least *= UNMEASURED;
-		}
-	}
-	return (due > least ? due : least) << r->lane[l].patience;
-}
-
-static void send_progress(struct core_recover *r, uint32_t l, uint64_t now_ns)
-{
-	struct core_recover_lane *lane = &r->lane[l];
-	uint32_t units = core_send_lane_units(r->send, l);
-	uint16_t done = (uint16_t)(r->send->lane[l].posted - units);
-
-	if (done != lane->seen) {
-		lane->seen = done;
-		lane->moved_ns = now_ns;
-		doubt_end(lane, now_ns);
-	} else if (units == 0 || !lane->waits) {
-		doubt_end(lane, now_ns); /* what is in flight was posted since */
-	} else {
-		doubt_go_on(r, l);
-	}
-	lane->waits = units != 0;
-}
-
 /* Returns whether it stands still without proof. */
 static bool send_doubt(struct core_recover *r, uint32_t l, uint64_t now_ns)
 {
-	struct core_recover_lane *lane = &r->lane[l];
+	enum suspect_verdict verdict = SUSPECT_NOT;
 
-	if (lane->state != RL_ACTIVE || lane->doubt_ns < patience_ns(r, l)) {
-		return false;
+	if (r->lane[l].state == RL_ACTIVE) {
+		verdict = suspect_of(r, l);
 	}
-	if (is_proven(r, l)) {
-		core_recover_fault(r, l, lane->generation, CAUSE_STALL, now_ns);
-		return false;
+	if (verdict == SUSPECT_PROVEN) {
+		core_recover_fault(r, l, r->lane[l].generation, CAUSE_STALL, now_ns);
+	} else if (verdict == SUSPECT_DOUBTED) {
+		probe_others(r, l);
 	}
-	probe_others(r, l);
-	return true;
+	return verdict == SUSPECT_DOUBTED;
 }
 
 /*
@@ -777,7 +690,7 @@ static void send_look(struct core_recover *r, uint64_t now_ns)
 
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		if (r->lane[i].state == RL_ACTIVE) {
-			send_progress(r, i, now_ns);
+			suspect_sender(r, i, now_ns);
 		}
 	}
 	for (uint32_t i = 0; i < r->lane_count; i++) {
@@ -831,8 +744,8 @@ static void recv_look(struct core_recover *r, uint64_t now_ns)
 		if (lane->state != RL_ACTIVE || !lane->asked) {
 			continue;
 		}
-		doubt_go_on(r, i);
-		if (lane->doubt_ns >= patience_ns(r, i) && is_proven(r, i)) {
+		suspect_asked(r, i);
+		if (suspect_of(r, i) == SUSPECT_PROVEN) {
 			core_recover_fault(r, i, lane->generation, CAUSE_STALL, now_ns);
 		}
 	}
@@ -852,8 +765,7 @@ void core_recover_again_done(struct core_recover *r, uint32_t l, uint64_t now_ns
 void core_recover_tick(struct core_recover *r, uint64_t now_ns)
 {
 	now_ns = time_take(r, now_ns);
-	r->passed_ns = passed_ns(r, now_ns);
-	r->tick_ns = now_ns;
+	suspect_tick(r, now_ns);
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		struct core_recover_lane *lane = &r->lane[i];
 
@@ -888,7 +800,7 @@ static uint64_t lane_deadline_ns(const struct core_recover *r, uint32_t l)
 			       lane->retry_ns;
 	case RL_ACTIVE:
 		return r->send != NULL && core_send_lane_units(r->send, l) != 0 ?
-			       r->tick_ns + r->times.stall_ns / LOOKS :
+			       r->tick_ns + r->times.stall_ns / SUSPECT_LOOKS :
 			       UINT64_MAX;
 	default:
 		return UINT64_MAX;
@@ -907,11 +819,11 @@ uint64_t core_recover_deadline_ns(const struct core_recover *r)
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		at = earlier(at, lane_deadline_ns(r, i));
 		if (r->recv != NULL && r->lane[i].asked) {
-			at = earlier(at, r->tick_ns + r->times.stall_ns / LOOKS);
+			at = earlier(at, r->tick_ns + r->times.stall_ns / SUSPECT_LOOKS);
 		}
 	}
 	if (r->tell_to != 0) {
-		at = earlier(at, r->tick_ns + r->times.stall_ns / LOOKS);
+		at = earlier(at, r->tick_ns + r->times.stall_ns / SUSPECT_LOOKS);
 	}
 	if (r->recv != NULL) {
 		at = earlier(at, r->quiet_ns + r->quiet_wait_ns);
@@ -978,7 +890,7 @@ static void letter_make(struct core_recover *r, uint32_t l, unsigned what,
 static void ask_begin(struct core_recover_lane *lane, uint64_t now_ns)
 {
 	lane->asked = true;
-	doubt_end(lane, now_ns);
+	suspect_clear(lane, now_ns);
 }
 
 /* A probe that cannot be sent now is not owed: the next look asks again. */
