@@ -39,6 +39,7 @@
 #define core_recv_answer logged_core_recv_answer
 #define core_recv_oldest logged_core_recv_oldest
 #define core_recv_arrivals logged_core_recv_arrivals
+#define core_recv_lane_arrivals logged_core_recv_lane_arrivals
 #define core_recv_post logged_core_recv_post
 #define core_recv_imm logged_core_recv_imm
 #define core_recv_announced logged_core_recv_announced

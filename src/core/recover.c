@@ -169,6 +169,7 @@ void core_recover_init(struct core_recover *r, const struct core_recover_times *
 		lane->since_ns = lane->still_ns = now_ns;
 		lane->opened_ns = lane->fault_ns = now_ns;
 		lane->opened = up ? 1 : 0;
+		lane->seen = recv != NULL ? core_recv_lane_arrivals(recv, i) : 0;
 	}
 	r->outage_ns = has_active(r) ? 0 : now_ns;
 }
@@ -350,6 +351,7 @@ static void lane_open(struct core_recover *r, uint32_t l, uint64_t now_ns)
 	suspect_clear(lane, now_ns);
 	lane->waits = false;
 	lane->asked = false;
+	lane->shown = 0;
 	lane->tries = 0;
 	lane->cause = CAUSE_NONE;
 	r->outage_ns = 0;
@@ -358,6 +360,7 @@ static void lane_open(struct core_recover *r, uint32_t l, uint64_t now_ns)
 		core_send_lane_renew(r->send, l, lane->generation, lane->peer_posted);
 	} else {
 		core_recv_lane_state(r->recv, l, LANE_ACTIVE);
+		lane->seen = core_recv_lane_arrivals(r->recv, l);
 	}
 }
 
@@ -741,11 +744,11 @@ static void recv_look(struct core_recover *r, uint64_t now_ns)
 	for (uint32_t i = 0; i < r->lane_count; i++) {
 		struct core_recover_lane *lane = &r->lane[i];
 
-		if (lane->state != RL_ACTIVE || !lane->asked) {
+		if (lane->state != RL_ACTIVE) {
 			continue;
 		}
-		suspect_asked(r, i);
-		if (suspect_of(r, i) == SUSPECT_PROVEN) {
+		suspect_receiver(r, i, now_ns);
+		if (lane->asked && suspect_of(r, i) == SUSPECT_PROVEN) {
 			core_recover_fault(r, i, lane->generation, CAUSE_STALL, now_ns);
 		}
 	}
@@ -760,6 +763,7 @@ void core_recover_again_done(struct core_recover *r, uint32_t l, uint64_t now_ns
 	core_recv_again_done(r->recv, l);
 	r->lane[l].asked = false;
 	r->lane[l].moved_ns = now_ns;
+	suspect_shown(&r->lane[l], 1);
 }
 
 void core_recover_tick(struct core_recover *r, uint64_t now_ns)

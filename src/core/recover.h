@@ -81,7 +81,8 @@ struct core_recover_lane {
 	bool waits;    /* sender: something was in flight at the last look */
 	uint8_t tries; /* failed ones since it was active */
 	uint8_t patience; /* doublings of its patience: it was suspected in vain */
-	uint16_t seen; /* sender: units completed at the last look */
+	uint8_t shown;    /* receiver: times it has moved since it was opened, to 255 */
+	uint16_t seen; /* at the last look: units completed (sender), immediates (receiver) */
 	uint32_t todo; /* what core_recover_next() has to hand out: recover.c's */
 	uint16_t peer_posted;
 	uint32_t generation;

@@ -461,6 +461,11 @@ uint64_t core_recv_oldest(const struct core_recv *c)
 	return oldest;
 }
 
+uint16_t core_recv_lane_arrivals(const struct core_recv *c, uint32_t l)
+{
+	return (uint16_t)(c->lane[l].posted + c->lane[l].taken);
+}
+
 uint32_t core_recv_arrivals(const struct core_recv *c)
 {
 	uint32_t sum = 0;

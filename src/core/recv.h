@@ -139,6 +139,9 @@ uint64_t core_recv_oldest(const struct core_recv *c);
 /* core_recv_arrivals - immediates that ever arrived, mod 2^32: only a move counts. */
 uint32_t core_recv_arrivals(const struct core_recv *c);
 
+/* core_recv_lane_arrivals - the same of one lane, mod 2^16. */
+uint16_t core_recv_lane_arrivals(const struct core_recv *c, uint32_t lane);
+
 /* One member of an irecv. */
 struct core_recv_buffer {
 	uint64_t addr;

@@ -35,7 +35,7 @@ void suspect_tick(struct core_recover *r, uint64_t now_ns)
  * A lane stands still since still_ns. Time counts as proof from when another lane has moved: where
  * all stood still alike, the first one to move again does not condemn the others at once.
  */
-void suspect_asked(struct core_recover *r, uint32_t l)
+static void still(struct core_recover *r, uint32_t l)
 {
 	struct core_recover_lane *lane = &r->lane[l];
 
@@ -62,9 +62,34 @@ void suspect_sender(struct core_recover *r, uint32_t l, uint64_t now_ns)
 	} else if (units == 0 || !lane->waits) {
 		suspect_clear(lane, now_ns); /* what is in flight was posted since */
 	} else {
-		suspect_asked(r, l);
+		still(r, l);
 	}
 	lane->waits = units != 0;
+}
+
+void suspect_shown(struct core_recover_lane *lane, uint32_t times)
+{
+	uint32_t room = (uint32_t)UINT8_MAX - lane->shown;
+
+	lane->shown = (uint8_t)(lane->shown + (times < room ? times : room));
+}
+
+/*
+ * Data that arrives clears the lane, for its sender would not go on without our acks; but it does
+ * not condemn another one, whose announcement may wait in a longer queue.
+ */
+void suspect_receiver(struct core_recover *r, uint32_t l, uint64_t now_ns)
+{
+	struct core_recover_lane *lane = &r->lane[l];
+	uint16_t come = core_recv_lane_arrivals(r->recv, l);
+
+	if (come != lane->seen) {
+		suspect_shown(lane, (uint16_t)(come - lane->seen));
+		lane->seen = come;
+		suspect_clear(lane, now_ns);
+	} else if (lane->asked) {
+		still(r, l);
+	}
 }
 
 /* How long a port is busy with what all comms sent through it. */
@@ -93,6 +118,8 @@ static uint64_t patience_ns(const struct core_recover *r, uint32_t l)
 		    lane->inflight_bytes >= CORE_MEASURED_BYTES) {
 			least *= UNMEASURED;
 		}
+	} else if (r->lane[l].shown < SAMPLES_TRUSTED) {
+		least *= UNMEASURED;
 	}
 	return (due > least ? due : least) << r->lane[l].patience;
 }

@@ -25,13 +25,16 @@ enum suspect_verdict {
 void suspect_clear(struct core_recover_lane *lane, uint64_t now_ns);
 
 /*
- * suspect_tick - a look begins: how much time of ours counts in it. Then suspect_sender() or, of a
- * receiver's lane that was asked to show itself, suspect_asked() for each lane in use, and last
- * suspect_of().
+ * suspect_tick - a look begins: how much time of ours counts in it. Then suspect_sender() or
+ * suspect_receiver() for each lane in use, and last suspect_of(), which of a receiver's lane means
+ * something only if it was asked to show itself.
  */
 void suspect_tick(struct core_recover *r, uint64_t now_ns);
 void suspect_sender(struct core_recover *r, uint32_t lane, uint64_t now_ns);
-void suspect_asked(struct core_recover *r, uint32_t lane);
+void suspect_receiver(struct core_recover *r, uint32_t lane, uint64_t now_ns);
+
+/* suspect_shown - a receiver's lane has moved so many times more. */
+void suspect_shown(struct core_recover_lane *lane, uint32_t times);
 enum suspect_verdict suspect_of(const struct core_recover *r, uint32_t lane);
 
 #endif
