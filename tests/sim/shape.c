@@ -145,7 +145,10 @@ static void weights_draw(struct world *w)
 	}
 }
 
-/* One fault, and a fence that takes as long as all slots take to be used again. */
+/*
+ * One fault, and a fence that takes as long as all slots take to be used again; most likely on the
+ * lane that announcements are written on, which is the first.
+ */
 static void fault_slowly(struct world *w)
 {
 	struct world_shape *s = &w->shape;
@@ -160,6 +163,7 @@ static void fault_slowly(struct world *w)
 	s->recv_open_max = s->send_open_max = CORE_SLOTS;
 	s->weight[EV_JOB] = 1;
 	s->weight[EV_ANN_LAND] *= 4;
+	w->cfg_send.hash = w->cfg_recv.hash = 0;
 	for (uint32_t i = 0; i < w->cfg_send.lane_count; i++) {
 		s->lane_weight[i] = i == 0 ? still : 64;
 	}
