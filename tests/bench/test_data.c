@@ -107,17 +107,17 @@ static void percentiles_are_close(void)
 {
 	static struct bench_hist hist, more;
 
-	EXPECT(hist_percentile(&hist, 50) == 0);
+	EXPECT(hist_permille(&hist, 500) == 0);
 	for (uint64_t value = 1; value <= 10000; value++) {
 		hist_add(value % 2 ? &hist : &more, value * 1000);
 	}
 	hist_join(&hist, &more);
 	EXPECT(hist.count == 10000 && hist.max == 10000000);
-	EXPECT(hist_percentile(&hist, 50) >= 5000000 && hist_percentile(&hist, 50) < 5100000);
-	EXPECT(hist_percentile(&hist, 99) >= 9900000 && hist_percentile(&hist, 99) <= 10000000);
-	EXPECT(hist_percentile(&hist, 100) == 10000000);
+	EXPECT(hist_permille(&hist, 500) >= 5000000 && hist_permille(&hist, 500) < 5100000);
+	EXPECT(hist_permille(&hist, 990) >= 9900000 && hist_permille(&hist, 990) <= 10000000);
+	EXPECT(hist_permille(&hist, 1000) == 10000000);
 	hist_add(&hist, UINT64_MAX);
-	EXPECT(hist_percentile(&hist, 50) < 5100000 && hist.max == UINT64_MAX);
+	EXPECT(hist_permille(&hist, 500) < 5100000 && hist.max == UINT64_MAX);
 }
 
 static void intervals_hold_what_came_in_them(void)

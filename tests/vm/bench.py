@@ -195,7 +195,8 @@ class Run:
 class Result:
 	"""What a bench did.
 
-	status, log: by host. rows: an entry for each size as in the JSON, empty if it did not get there.
+	status, log: by host. rows: an entry for each size as in the JSON, empty if it did not get there;
+	calls: the plugin's calls by rank, likewise.
 	sent: bytes that each rail sent meanwhile, by host.
 	"""
 
@@ -203,12 +204,15 @@ class Result:
 		self.status = {h: p.returncode for h, p in run.processes.items()}
 		self.log = {h: p.out + p.err for h, p in run.processes.items()}
 		self.sent = {h: grown(run.before[h], counters(run.rig, h)) for h in railyard_vm.HOSTS}
-		self.rows = []
+		self.rows, self.calls = [], []
 		path = os.path.join(run.rig.out_dir, run.json)
 		with open(path) as f:
 			text = f.read()
 		os.unlink(path)
-		self.rows = json.loads(text)["results"] if text else []
+		if text:
+			report = json.loads(text)
+			self.rows = report["results"]
+			self.calls = [r["calls"] for r in report["ranks"] if "calls" in r]
 
 	def shares(self, host):
 		"""Percent of the host's bytes that each rail sent."""

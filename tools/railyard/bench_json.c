@@ -80,8 +80,8 @@ void json_add_rank(struct bench_report *report, int rank, const char *host, int 
 
 static void set_latency(json_t *object, const struct bench_hist *hist)
 {
-	set_real(object, "p50_us", (double)hist_percentile(hist, 50) * 1e-3);
-	set_real(object, "p99_us", (double)hist_percentile(hist, 99) * 1e-3);
+	set_real(object, "p50_us", (double)hist_permille(hist, 500) * 1e-3);
+	set_real(object, "p99_us", (double)hist_permille(hist, 990) * 1e-3);
 	set_real(object, "max_us", (double)hist->max * 1e-3);
 }
 
@@ -162,7 +162,8 @@ void json_add_calls(struct bench_report *report, int rank, const struct bench_ca
 		set_u64(object, "count", calls[call].count);
 		set_u64(object, "fruitless", calls[call].fruitless);
 		set_u64(object, "sum_ns", calls[call].sum_ns);
-		set_u64(object, "max_ns", calls[call].max_ns);
+		set_u64(object, "p999_ns", hist_permille(&calls[call].time, 999));
+		set_u64(object, "max_ns", calls[call].time.max);
 		json_object_set_new(all, bench_call_names[call], object);
 	}
 	json_object_set_new(json_array_get(ranks, (size_t)rank), "calls", all);

@@ -448,9 +448,7 @@ static void call_end(struct bench_net *net, enum bench_call call, uint64_t began
 		uint64_t ns = bench_now_ns() - began_ns;
 
 		stat->sum_ns += ns;
-		if (ns > stat->max_ns) {
-			stat->max_ns = ns;
-		}
+		hist_add(&stat->time, ns);
 	}
 }
 

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bench_stat.h"
 #include "nccl_net.h"
 
 /* Calls that are counted and timed. */
@@ -48,7 +49,7 @@ struct bench_call_stat {
 	uint64_t count;
 	uint64_t fruitless;		/* refused isend or irecv, test that was not done */
 	uint64_t sum_ns;
-	uint64_t max_ns;
+	struct bench_hist time;		/* ns in a call; empty without time_calls */
 };
 
 struct bench_abi;

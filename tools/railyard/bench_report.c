@@ -169,8 +169,8 @@ static void print_row(const struct bench_run *run, const struct bench_row *row)
 	printf("%12llu %12llu %7s %11.2f %9.5f %9.5f %7s %9.1f %9.1f %9.2f %6llu\n",
 	       (unsigned long long)row->size, (unsigned long long)row->count, run->op->type,
 	       row->time_us, row->algbw, row->busbw, wrong,
-	       (double)hist_percentile(&row->latency, 50) * 1e-3,
-	       (double)hist_percentile(&row->latency, 99) * 1e-3, (double)row->gap_ns * 1e-6,
+	       (double)hist_permille(&row->latency, 500) * 1e-3,
+	       (double)hist_permille(&row->latency, 990) * 1e-3, (double)row->gap_ns * 1e-6,
 	       (unsigned long long)row->canaries);
 	if (row->bad_sizes || row->overruns) {
 		printf("#   %llu sizes told wrong by test(), %llu messages with bytes behind their "
@@ -188,8 +188,8 @@ static void print_rank(int rank, const struct bench_stat *stat)
 	       rank, seconds > 0 ? (double)stat->sent_bytes * 1e-6 / seconds : 0,
 	       stat_recv_rate(stat) * 1e-6, (unsigned long long)stat->sent_msgs,
 	       (unsigned long long)stat->recv_msgs,
-	       (double)hist_percentile(&stat->latency, 50) * 1e-3,
-	       (double)hist_percentile(&stat->latency, 99) * 1e-3, (double)stat->gap_ns * 1e-6);
+	       (double)hist_permille(&stat->latency, 500) * 1e-3,
+	       (double)hist_permille(&stat->latency, 990) * 1e-3, (double)stat->gap_ns * 1e-6);
 }
 
 static size_t intervals_bytes(const struct bench_stat *stat)
@@ -287,10 +287,11 @@ static void print_calls(int rank, const struct bench_call_stat *calls)
 	for (int call = 0; call < CALL_COUNT; call++) {
 		const struct bench_call_stat *stat = &calls[call];
 
-		printf("  %s %llu (mean %.2f us, longest %.1f us)", bench_call_names[call],
-		       (unsigned long long)stat->count,
+		printf("  %s %llu (mean %.2f, 99.9 %% below %.1f, longest %.1f us)",
+		       bench_call_names[call], (unsigned long long)stat->count,
 		       stat->count ? (double)stat->sum_ns * 1e-3 / (double)stat->count : 0,
-		       (double)stat->max_ns * 1e-3);
+		       (double)hist_permille(&stat->time, 999) * 1e-3,
+		       (double)stat->time.max * 1e-3);
 	}
 	printf("\n");
 }

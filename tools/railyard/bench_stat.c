@@ -52,9 +52,9 @@ void hist_join(struct bench_hist *hist, const struct bench_hist *more)
 	}
 }
 
-uint64_t hist_percentile(const struct bench_hist *hist, unsigned percent)
+uint64_t hist_permille(const struct bench_hist *hist, unsigned permille)
 {
-	uint64_t want = (hist->count * percent + 99) / 100, seen = 0;
+	uint64_t want = (hist->count * permille + 999) / 1000, seen = 0;
 
 	for (unsigned i = 0; i < HIST_BUCKETS && hist->count; i++) {
 		seen += hist->bucket[i];

@@ -27,8 +27,8 @@ struct bench_hist {
 void hist_add(struct bench_hist *hist, uint64_t value);
 void hist_join(struct bench_hist *hist, const struct bench_hist *more);
 
-/* Smallest value that at least @percent % of all samples do not exceed; 0 when empty. */
-uint64_t hist_percentile(const struct bench_hist *hist, unsigned percent);
+/* Smallest value that at least @permille of 1,000 samples do not exceed; 0 when empty. */
+uint64_t hist_permille(const struct bench_hist *hist, unsigned permille);
 
 struct bench_stat {
 	uint64_t elapsed_ns;		/* of the timed iterations, this rank */
