@@ -138,6 +138,7 @@ class Measure(unittest.TestCase):
 		self.assertEqual(found["noise"], 0)
 		self.assertAlmostEqual(found["steady"][3], 20)
 		self.assertAlmostEqual(found["lowest"], 20)
+		self.assertAlmostEqual(found["settled"], 20)
 		self.assertEqual(found["ms"], 65)
 
 
