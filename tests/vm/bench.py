@@ -22,6 +22,8 @@ PLUGIN = "src/libnccl-net-railyard.so"
 # The bench's own test plugin: TCP, another handle.
 OTHER_PLUGIN = "tests/bench/libnccl-net-tcp.so"
 MEET = "10.78.0.1:7700"
+# Packets of a rail in a second that are no data.
+RECORDS_AGAIN = 20
 # An acknowledgement time-out of 1 s: a short one makes rxe itself deliver wrong bytes (README, Traps).
 ENV = "NCCL_SOCKET_IFNAME=ctl NCCL_IB_TIMEOUT=18"
 
@@ -160,18 +162,22 @@ class Run:
 	def held(self):
 		"""With the threads that drive the plugin stopped at both ends, and nothing on the rails.
 
-		The plugin's own threads go on, and so does rxe with all that was posted.
+		The plugin's own threads go on, and so does rxe with all that was posted: a receiver of which
+		nothing arrives writes its oldest record again now and then, on each lane.
 		"""
 		holders = []
+		end = time.monotonic() + 30
 		try:
 			for host in railyard_vm.HOSTS:
 				pid = self.wait_for(r"^\[(\d+)\] INFO", host)[1]
 				holders.append(self.rig.guest(host).popen("exec tests/vm/guest-hold " + pid))
 				holders[-1].wait_for("held")
-			last = None
-			while (now := sent(self.rig)) != last:
-				last = now
+			more, last = [1 + RECORDS_AGAIN], sent(self.rig)
+			while max(more) > RECORDS_AGAIN:
+				assert time.monotonic() < end, "held, but packets go on: %s a second" % more
 				time.sleep(1)
+				now = sent(self.rig)
+				more, last = grown(last, now), now
 			yield
 		finally:
 			for holder in holders:
